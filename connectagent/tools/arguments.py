@@ -6,13 +6,12 @@ import json
 import typing
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
-from connectagent.tools.fields import Fields, Parameter, Settled
+from connectagent.tools.fields import Fields, Parameter, json_text
 from connectagent.tools.forms import ATOMS
 from connectagent.tools.schema import target
-from connectagent.tools.shapes import copied
 
 
 class Check(Protocol):
@@ -85,8 +84,8 @@ def _refuse_culprit(
 class SignatureCheck:
     """Validates arguments with pydantic, in its lax mode: "3" is an int, 3 is a str, "three" is neither.
 
-    What comes of them has one JSON form, however it was spelled: handlers see that form, and the function gets what
-    pydantic reads from it, strictly.
+    What comes of them has one JSON form, however it was spelled: handlers see that form, and the function's values
+    are read from it.
 
     Args:
         schema: the JSON Schema of the arguments.
@@ -111,33 +110,91 @@ class SignatureCheck:
         self._hidden = hidden
         self._required = own.required_keys
         self._extra = None if more is None else more.extra_parameter()
-        self._shapes = {key: one.shape for key, one in own.parameters.items()}
+        self._named = {*own.parameters, *hidden}  # what goes there is validated as a parameter, or refused
+        self._shapes = {key: own.parameters[key].shape if key in own.parameters else None for key in self._named}
+        self._extra_shape = None if self._extra is None else self._extra.shape
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The one JSON form of the arguments; objects that are no JSON stay as they are."""
-        if self._is_plain(arguments):
-            return arguments
-        form = {key: one.form for key, one in self._settled(name, arguments).items()}
-        is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
-        return arguments if is_same else form
+        return arguments if self._is_plain(arguments) else self._settled(name, arguments).form
 
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The keyword arguments, read from the canonical form of the arguments."""
-        values: dict[str, Any] = {}
-        if self._is_plain(arguments):
-            for key, given in arguments.items():
-                values[key] = given if type(given) in ATOMS else copied(given)
+        if not self._is_plain(arguments):
+            values = self._read(name, self._settled(name, arguments))
+        elif self._own.is_itself and ATOMS.issuperset(map(type, arguments.values())):
+            values = dict(arguments)
         else:
-            for key, settled in self._settled(name, arguments).items():
-                parameter = self._parameter(key)
-                try:
-                    values[parameter.name or key] = parameter.value(key, settled)
-                except Exception as error:
-                    raise misfit(name, self.schema, _problems(error, {key: settled.form}, self.schema)) from error
+            values = self._validated(name, arguments)[1]
         for key, make in self._fill.items():
             if key not in values:
                 values[key] = make()
         return values
+
+    def _is_plain(self, arguments: dict[str, Any]) -> bool:
+        """Whether each argument is known to be canonical by its type alone."""
+        shapes = self._shapes
+        for key, given in arguments.items():
+            shape = shapes.get(key, self._extra_shape)
+            if shape is None or not shape(given):
+                return False
+        return self._required <= arguments.keys()
+
+    def _settled(self, name: str, arguments: dict[str, Any]) -> Settled:
+        """The canonical form of the arguments, and how it is read.
+
+        Raises:
+            ToolArgumentsError: they do not fit.
+        """
+        texts: dict[str, str] = {}
+        known = self._known(arguments, texts)
+        if known is not None:
+            return known
+        sent, values = self._validated(name, arguments)
+        form: dict[str, Any] = {}
+        strict: dict[str, str] = {}
+        problems: list[str] = []
+        for key, given in sent.items():
+            parameter = self._parameter(key)
+            text = texts.get(key) if given is arguments.get(key) else None
+            try:
+                settled = parameter.settle(key, given, text, values[parameter.name or key])
+                shown = parameter.key or key
+                form[shown] = settled.form
+                if settled.strict is not None:
+                    strict[shown] = settled.strict
+            except Exception as error:  # validators of users' models may raise anything
+                problems += _problems(error, sent, self.schema)
+        if problems:
+            raise misfit(name, self.schema, problems)
+        is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
+        return Settled(arguments if is_same else form, strict)
+
+    def _known(self, arguments: dict[str, Any], texts: dict[str, str]) -> Settled | None:
+        """The arguments themselves, if they are known to be canonical by their types or since they were found so.
+
+        Args:
+            texts: receives the JSON texts that were made.
+        """
+        strict: dict[str, str] = {}
+        is_known = self._required <= arguments.keys()
+        for key, given in arguments.items():
+            try:
+                parameter = self._parameter(key)
+            except KeyError:
+                return None
+            if parameter.shape is not None and parameter.shape(given):
+                continue
+            text = json_text({key: given}) if parameter.found else None
+            if text is None:
+                is_known = False
+                continue
+            texts[key] = text
+            is_strict = parameter.found.get(text)
+            is_known = is_known and is_strict is not None
+            if is_strict:
+                strict[key] = text
+        return Settled(arguments, strict) if is_known else None
 
     def _parameter(self, key: str) -> Parameter:
         """The parameter that a key of the arguments means.
@@ -152,49 +209,19 @@ class SignatureCheck:
             raise KeyError(key)
         return found
 
-    def _is_plain(self, arguments: dict[str, Any]) -> bool:
-        """Whether each argument is JSON of exactly the type of a plain parameter."""
-        shapes = self._shapes
-        for key, given in arguments.items():
-            shape = shapes.get(key)
-            if shape is None or not shape(given):
-                return False
-        return self._required <= arguments.keys()
-
-    def _settled(self, name: str, arguments: dict[str, Any]) -> dict[str, Settled]:
-        """The canonical forms of the arguments, and how each is read.
-
-        Raises:
-            ToolArgumentsError: they do not fit.
-        """
-        known = self._known(arguments)
-        if known is not None:
-            return known
-        sent, values = self._validated(name, arguments)
-        found: dict[str, Settled] = {}
-        problems: list[str] = []
-        for key, given in sent.items():
+    def _read(self, name: str, settled: Settled) -> dict[str, Any]:
+        if not settled.strict:
+            return self._validated(name, settled.form)[1]
+        values: dict[str, Any] = {}
+        for key, given in settled.form.items():
             parameter = self._parameter(key)
+            text = settled.strict.get(key)
             try:
-                found[parameter.key or key] = parameter.settle(key, given, values[parameter.name or key])
+                read = parameter.lax(key, given) if text is None else parameter.strict(key, text)
             except Exception as error:  # validators of users' models may raise anything
-                problems += _problems(error, sent, self.schema)
-        if problems:
-            raise misfit(name, self.schema, problems)
-        return found
-
-    def _known(self, arguments: dict[str, Any]) -> dict[str, Settled] | None:
-        """The same without validation, for arguments that are known to be canonical."""
-        found: dict[str, Settled] = {}
-        for key, given in arguments.items():
-            try:
-                settled = self._parameter(key).known(key, given)
-            except KeyError:
-                return None
-            if settled is None:
-                return None
-            found[key] = settled
-        return found if self._required <= arguments.keys() else None
+                raise misfit(name, self.schema, _problems(error, settled.form, self.schema)) from error
+            values[parameter.name or key] = read
+        return values
 
     def _validated(self, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arguments and their values; JSON that came inside a string is read where it must be."""
@@ -212,11 +239,17 @@ class SignatureCheck:
     def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._more is None:
             return self._own.validate(arguments)
-        named = {*self._own.parameters, *self._hidden}  # hidden ones are refused there
-        own = {key: value for key, value in arguments.items() if key in named}
+        own = {key: value for key, value in arguments.items() if key in self._named}
         values = self._own.validate(own)
         extra = {key: value for key, value in arguments.items() if key not in own}
         return {**values, **self._more.validate({"kwargs": extra})["kwargs"]}
+
+
+class Settled(NamedTuple):
+    """The canonical form of arguments; and of those that are read strictly, the JSON text that is read."""
+
+    form: dict[str, Any]
+    strict: dict[str, str]
 
 
 class NotedCheck:

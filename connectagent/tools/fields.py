@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from connectagent.tools.forms import ATOMS, alike, json_form
-from connectagent.tools.shapes import Shape, copied, is_json, kinds_in, shape_of
+from connectagent.tools.forms import alike, json_form
+from connectagent.tools.shapes import Shape, kinds_in, shape_of
 
 _MOST_KEPT = 64
 _LONGEST_KEPT = 200
+_ITSELF = frozenset(("typed-dict", "typed-dict-field", "default", "nullable", "union", "literal")) | frozenset(
+    ("any", "none", "str", "int", "float", "bool", "list", "dict")
+)
 
 
 def json_text(value: Any) -> str | None:
@@ -24,37 +27,37 @@ def json_text(value: Any) -> str | None:
 
 
 class Settled(NamedTuple):
-    """The canonical form of an argument, and how the function's value is made from it."""
+    """The canonical form of an argument, and how its value is read from it."""
 
     form: Any
-    how: str
-    text: str = ""  # JSON: an object that has the form under the key of its parameter
+    strict: str | None = None
+    """None for pydantic's lax mode. Else JSON text, an object that has the argument under its key, which is read in
+    the strict mode: what was sent is kept, as the value is not read back from a form of its own."""
 
 
-ITSELF = "itself"
-"""The form is the value."""
-STRICT = "strict"
-"""The value is read from the form, in pydantic's strict JSON mode."""
-OBJECT = "object"
-"""What was given is no JSON; pydantic takes it or makes the value from it, in its lax mode."""
-
-
-class SettledTexts:
-    """The arguments that were found canonical last, so that they are not validated again when they are read."""
+class Found:
+    """The arguments that were found canonical last, so that they are not checked again when they are read."""
 
     def __init__(self) -> None:
-        self._found: dict[str | bytes, str] = {}
+        self._strict: dict[str | bytes, bool] = {}
 
-    def get(self, text: str) -> str | None:
-        """How an argument is read whose JSON text was found canonical; None if it was not."""
-        return self._found.get(self._key(text)) if self._found else None
+    def __bool__(self) -> bool:
+        return bool(self._strict)
 
-    def add(self, text: str, how: str) -> None:
-        """Keep that it is canonical."""
-        self._found[self._key(text)] = how
-        if len(self._found) > _MOST_KEPT:
+    def get(self, text: str) -> bool | None:
+        """Whether an argument that was found canonical is read strictly; None if it was not found.
+
+        Args:
+            text: the argument as JSON.
+        """
+        return self._strict.get(self._key(text))
+
+    def add(self, text: str, is_strict: bool) -> None:
+        """Keep that an argument is canonical."""
+        self._strict[self._key(text)] = is_strict
+        if len(self._strict) > _MOST_KEPT:
             with suppress(KeyError, StopIteration, RuntimeError):  # other threads do the same
-                del self._found[next(iter(self._found))]
+                del self._strict[next(iter(self._strict))]
 
     @staticmethod
     def _key(text: str) -> str | bytes:
@@ -75,72 +78,69 @@ class Parameter:
         schema: pydantic's core schema of its type.
 
     Attributes:
-        shape: tells JSON that is its own value; None if pydantic has to be asked.
+        shape: tells JSON that is canonical by its type; None if pydantic has to be asked.
+        found: what was found canonical.
     """
 
     def __init__(self, fields: Fields, name: str | None, key: str | None, schema: Any) -> None:
         self.name = name
         self.key = key
         self.shape: Shape | None = shape_of(schema) if name == key else None
+        self.found = Found()
         self._fields = fields
-        self._texts = SettledTexts()
 
-    def known(self, key: str, given: Any) -> Settled | None:
-        """An argument that is known to be canonical: plain, or found to be so before."""
-        if self.shape is not None and self.shape(given):
-            return Settled(given, ITSELF)
-        text = json_text({key: given})
-        how = None if text is None else self._texts.get(text)
-        return None if how is None or text is None else Settled(given, how, text)
-
-    def settle(self, key: str, given: Any, value: Any) -> Settled:
+    def settle(self, key: str, given: Any, sent: str | None, value: Any) -> Settled:
         """The canonical form of an argument.
 
         Args:
             key: what it was called.
             given: what was sent.
+            sent: JSON text of an object that has it under its key, if that is made already.
             value: what pydantic made of it in its lax mode.
 
         Raises:
-            Exception: the value cannot be read from JSON again, and what was sent does not fit when read strictly.
+            Exception: the value is not read back from JSON, and what was sent does not fit when it is read strictly.
         """
         if self.shape is not None and self.shape(value):
-            return Settled(given if self.shape(given) else value, ITSELF)
-        sent = json_text({key: given})
+            return Settled(given if self.shape(given) else value)
+        sent = json_text({key: given}) if sent is None else sent
         if sent is None:
-            return Settled(given, OBJECT)
-        made = self._readable(key, given, value, sent)
-        if made is None and is_json(value) and json_text({key: value}) == sent:
-            made = Settled(given, ITSELF, sent)
-        if made is None:
-            self._read(sent, key)
-            made = Settled(given, STRICT, sent)
-        self._texts.add(made.text, made.how)
-        return made
-
-    def value(self, key: str, settled: Settled) -> Any:
-        """What the function gets for an argument."""
-        if settled.how == ITSELF:
-            return settled.form if type(settled.form) in ATOMS else copied(settled.form)
-        return self._lax(key, settled.form) if settled.how == OBJECT else self._read(settled.text, key)
-
-    def _readable(self, key: str, given: Any, value: Any, sent: str) -> Settled | None:
-        """The form that is read as an equal value, if there is one."""
+            return Settled(given)  # it is no JSON
         shown = self.key or key
         for form in self._forms(value, given):
             text = json_text({shown: form})
-            if text is not None and self._reads_back(text, sent, shown, form, value):
-                return Settled(given if text == sent else form, STRICT, text)
-        return None
+            if text is None:
+                continue
+            if text == sent or self._reads_back(shown, form, text, value):
+                self.found.add(text, False)
+                return Settled(given if text == sent else form)
+        self.strict(key, sent)
+        self.found.add(sent, True)
+        return Settled(given, sent)
 
-    def _reads_back(self, text: str, sent: str, key: str, form: Any, value: Any) -> bool:
-        """Whether a form is read as an equal value in both modes, so that it is the value's form again."""
+    def strict(self, key: str, text: str) -> Any:
+        """The value of an argument that is read strictly.
+
+        Args:
+            key: what it is called.
+            text: JSON: an object that has it under its key.
+        """
+        if self.name is None:
+            text = '{"kwargs": ' + text + "}"
+        return self._only(self._fields.partial.validate_json(text, strict=True), key)
+
+    def lax(self, key: str, given: Any) -> Any:
+        """The value of an argument in pydantic's lax mode, as always but for those that are read strictly."""
+        whole = {"kwargs": {key: given}} if self.name is None else {key: given}
+        return self._only(self._fields.partial.validate_python(whole), key)
+
+    def _only(self, values: dict[str, Any], key: str) -> Any:
+        return values["kwargs"][key] if self.name is None else values[self.name]
+
+    def _reads_back(self, key: str, form: Any, text: str, value: Any) -> bool:
+        """Whether a form is read as an equal value, so that it is the value's own form again."""
         try:
-            if not alike(value, self._read(text, key), form):
-                return False
-            if text == sent:
-                return True
-            return alike(value, self._lax(key, json.loads(text)[key]), form)
+            return alike(value, self.lax(key, json.loads(text)[key]), form)
         except Exception:  # validators of users' models may raise anything
             return False
 
@@ -148,7 +148,7 @@ class Parameter:
         """What the value may be read from, the best first. They are not tried yet."""
         with suppress(Exception):  # objects of users may raise anything
             yield json_form(value, sent)
-        if self._is_dumped:
+        if self._fields.is_dumped:
             with suppress(Exception):
                 yield self._dumped(value)
 
@@ -160,24 +160,6 @@ class Parameter:
         )
         (form,) = dumped.values()
         return form["-"] if self.name is None else form
-
-    @functools.cached_property
-    def _is_dumped(self) -> bool:
-        # a dump uses up what can be read once, and has sets in an order that changes with the process
-        return kinds_in(self._fields.core_schema).isdisjoint(("generator", "set", "frozenset"))
-
-    def _read(self, text: str, key: str) -> Any:
-        """The value from the text of a JSON object that has it under a key, strictly."""
-        if self.name is None:
-            text = '{"kwargs": ' + text + "}"
-        return self._only(self._fields.partial.validate_json(text, strict=True), key)
-
-    def _lax(self, key: str, given: Any) -> Any:
-        whole = {"kwargs": {key: given}} if self.name is None else {key: given}
-        return self._only(self._fields.partial.validate_python(whole), key)
-
-    def _only(self, values: dict[str, Any], key: str) -> Any:
-        return values["kwargs"][key] if self.name is None else values[self.name]
 
 
 class Fields:
@@ -216,6 +198,20 @@ class Fields:
         """The values of the parameter `kwargs`, a dict, as a parameter of any name."""
         schema = self._schemas().get("kwargs", {}).get("schema", {})
         return Parameter(self, None, None, schema.get("values_schema"))
+
+    @functools.cached_property
+    def is_dumped(self) -> bool:
+        """Whether pydantic's dumps may be forms: they use up what is read once, and give sets in no fixed order."""
+        return self._kinds.isdisjoint(("generator", "set", "frozenset"))
+
+    @functools.cached_property
+    def is_itself(self) -> bool:
+        """Whether JSON of the right type is the value itself, for each parameter."""
+        return _ITSELF.issuperset(self._kinds)
+
+    @functools.cached_property
+    def _kinds(self) -> set[str]:
+        return kinds_in(self.core_schema)
 
     @functools.cached_property
     def partial(self) -> Any:

@@ -6,8 +6,9 @@ import collections
 import dataclasses
 import decimal
 import enum
+import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 ATOMS = frozenset((str, int, float, bool, type(None)))
@@ -35,24 +36,42 @@ def json_form(value: Any, sent: Any = None) -> Any:
         NoFormError: there is none. Anything that objects of users raise may come as well.
     """
     kind = type(value)
-    if kind in ATOMS:
-        return value
-    if isinstance(value, list | tuple | collections.deque):
-        return [json_form(item, _part(sent, index)) for index, item in enumerate(value)]
-    if isinstance(value, Mapping):
-        return _mapping_form(value, sent)
-    if isinstance(value, set | frozenset):
-        return in_order(json_form(item) for item in value)
-    if isinstance(value, enum.Enum):
-        return json_form(value.value)
-    if isinstance(value, decimal.Decimal):
-        return decimal_form(value)
-    if hasattr(kind, "model_fields") and hasattr(value, "model_fields_set"):
-        return _model_form(value, sent)
-    if dataclasses.is_dataclass(value):
-        return _dataclass_form(value, sent)
+    return value if kind in ATOMS else _former(kind)(value, sent)
+
+
+def _make_former(kind: type) -> Callable[[Any, Any], Any]:
+    """What makes the forms of the values of a type."""
+    if issubclass(kind, (list, tuple, collections.deque)):
+        return _list_form
+    if issubclass(kind, Mapping):
+        return _mapping_form
+    if issubclass(kind, (set, frozenset)):
+        return lambda value, sent: in_order(json_form(item) for item in value)
+    if issubclass(kind, enum.Enum):
+        return lambda value, sent: json_form(value.value)
+    if issubclass(kind, decimal.Decimal):
+        return lambda value, sent: decimal_form(value)
+    if _is_model(kind):
+        return _model_form
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_form
     if hasattr(kind, "get_secret_value"):
-        return json_form(value.get_secret_value(), sent)
+        return lambda value, sent: json_form(value.get_secret_value(), sent)
+    return _other_form
+
+
+_former: Callable[[type], Callable[[Any, Any], Any]] = functools.lru_cache(maxsize=256)(_make_former)
+
+
+def _is_model(kind: type) -> bool:
+    return hasattr(kind, "model_fields") and hasattr(kind, "model_fields_set")
+
+
+def _list_form(value: Any, sent: Any) -> list[Any]:
+    return [json_form(item, _part(sent, index)) for index, item in enumerate(value)]
+
+
+def _other_form(value: Any, sent: Any) -> Any:
     if isinstance(value, Iterator):
         raise NoFormError("reading it would use it up")
     from pydantic_core import to_jsonable_python
@@ -177,25 +196,37 @@ def alike(one: Any, other: Any, form: Any) -> bool:
         return False
     if kind in ATOMS:
         return bool(one == other) or (one != one and other != other)
-    if isinstance(one, list | tuple | collections.deque):
-        if len(one) != len(other):
-            return False
-        return all(alike(a, b, _part(form, index)) for index, (a, b) in enumerate(zip(one, other, strict=True)))
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(alike(one[key], other[key], _part(form, key)) for key in one)
-    if hasattr(kind, "model_fields") and hasattr(one, "model_fields_set"):
-        return _models_alike(one, other, form)
-    if dataclasses.is_dataclass(one):
-        return all(
-            alike(getattr(one, field.name), getattr(other, field.name), _part(form, _dataclass_key(one, field.name)))
-            for field in dataclasses.fields(one)
-            if not (_is_made_anew(field) and isinstance(form, dict) and _dataclass_key(one, field.name) not in form)
-        )
+    return _comparer(kind)(one, other, form)
+
+
+def _make_comparer(kind: type) -> Callable[[Any, Any, Any], bool]:
+    """What compares two values of a type."""
+    if issubclass(kind, (list, tuple, collections.deque)):
+        return _lists_alike
+    if issubclass(kind, Mapping):
+        return _mappings_alike
+    if _is_model(kind):
+        return _models_alike
+    if dataclasses.is_dataclass(kind):
+        return _dataclasses_alike
     if hasattr(kind, "get_secret_value"):
-        return alike(one.get_secret_value(), other.get_secret_value(), form)
+        return lambda one, other, form: alike(one.get_secret_value(), other.get_secret_value(), form)
     if hasattr(kind, "utcoffset"):  # equal times may be told in different zones
-        return bool(one == other) and bool(one.utcoffset() == other.utcoffset())
-    return bool(one == other)
+        return lambda one, other, form: bool(one == other and one.utcoffset() == other.utcoffset())
+    return lambda one, other, form: bool(one == other)
+
+
+_comparer: Callable[[type], Callable[[Any, Any, Any], bool]] = functools.lru_cache(maxsize=256)(_make_comparer)
+
+
+def _lists_alike(one: Any, other: Any, form: Any) -> bool:
+    if len(one) != len(other):
+        return False
+    return all(alike(a, b, _part(form, index)) for index, (a, b) in enumerate(zip(one, other, strict=True)))
+
+
+def _mappings_alike(one: Any, other: Any, form: Any) -> bool:
+    return one.keys() == other.keys() and all(alike(one[key], other[key], _part(form, key)) for key in one)
 
 
 def _models_alike(one: Any, other: Any, form: Any) -> bool:
@@ -209,3 +240,13 @@ def _models_alike(one: Any, other: Any, form: Any) -> bool:
         if not alike(getattr(one, name), getattr(other, name), part):
             return False
     return alike(one.model_extra or {}, other.model_extra or {}, form)
+
+
+def _dataclasses_alike(one: Any, other: Any, form: Any) -> bool:
+    for field in dataclasses.fields(one):
+        key = _dataclass_key(one, field.name)
+        if isinstance(form, dict) and key not in form and _is_made_anew(field):
+            continue
+        if not alike(getattr(one, field.name), getattr(other, field.name), _part(form, key)):
+            return False
+    return True

@@ -1,14 +1,16 @@
-"""Plain parameters: JSON of the right type is the value itself, so pydantic need not be asked."""
+"""Plain types: whether JSON is canonical is told by its types alone, without asking pydantic."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 Shape = Callable[[Any], bool]
-"""Whether a value has exactly the JSON type of a plain parameter: it is its own canonical form and is read as it is."""
+"""Whether JSON is the canonical form of a value of a plain type: what pydantic reads from it has that form."""
 
 _NOTES = frozenset(("type", "metadata", "ref"))
+_HARMLESS = frozenset(("title", "extra_fields_behavior", "coerce_numbers_to_str"))  # of exact types, and no others
 _MOST_DEEP = 10  # a type that is nested deeper is not plain
 
 
@@ -37,15 +39,14 @@ def is_text(value: Any) -> bool:
     """Whether a value is text that UTF-8 can hold: a half of a surrogate pair is not."""
     if type(value) is not str:
         return False
-    return value.isascii() or _is_utf8(value)
+    return value.isascii() or _is_utf8()(value)
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+@functools.lru_cache(maxsize=1)
+def _is_utf8() -> Callable[[str], bool]:
+    from pydantic_core import SchemaValidator
+
+    return SchemaValidator({"type": "str"}).isinstance_python  # it keeps the encoded text for the next reader
 
 
 def _are_texts(value: Any) -> bool:
@@ -132,6 +133,102 @@ def _one_of(shapes: Iterable[Shape]) -> Shape:
     return lambda value: any(shape(value) for shape in found)
 
 
+def _enum(schema: dict[str, Any], deep: int) -> Shape | None:
+    values = [member.value for member in schema.get("members", ())]
+    kinds = frozenset(map(type, values))
+    if not _has_only(schema, "cls", "members", "sub_type") or not kinds <= {str, int}:
+        return None
+    expected = frozenset(values)
+    return lambda value: type(value) in kinds and value in expected
+
+
+def _date(schema: dict[str, Any], deep: int) -> Shape | None:
+    if not _has_only(schema):
+        return None
+    from datetime import date
+
+    def is_date(value: Any) -> bool:
+        if type(value) is not str:
+            return False
+        try:
+            return date.fromisoformat(value).isoformat() == value
+        except ValueError:
+            return False
+
+    return is_date
+
+
+def _tuple(schema: dict[str, Any], deep: int) -> Shape | None:
+    shapes = [shape_of(item, deep) for item in schema.get("items_schema", ())]
+    known = tuple(shape for shape in shapes if shape is not None)
+    if len(known) < len(shapes) or not _has_only(schema, "items_schema"):
+        return None
+
+    def fits(value: Any) -> bool:
+        if type(value) is not list or len(value) != len(known):
+            return False
+        return all(shape(item) for shape, item in zip(known, value, strict=True))
+
+    return fits
+
+
+def _typed_dict(schema: dict[str, Any], deep: int) -> Shape | None:
+    if not _has_only(schema, "fields", "cls", "cls_name", "computed_fields", "extra_behavior", "config"):
+        return None
+    fields = schema.get("fields", {})
+    required = {name for name, field in fields.items() if field.get("required")}
+    return _object(fields, required, schema, deep)
+
+
+def _model(schema: dict[str, Any], deep: int) -> Shape | None:
+    inner = schema.get("schema", {})
+    is_known = _has_only(schema, "cls", "schema", "config", "custom_init", "root_model", "frozen")
+    if not is_known or schema.get("custom_init") or schema.get("root_model"):
+        return None
+    if inner.get("type") != "model-fields" or not _has_only(inner, "fields", "model_name", "computed_fields"):
+        return None
+    fields = inner["fields"]
+    required = {name for name, field in fields.items() if field["schema"].get("type") != "default"}
+    return _object(fields, required, schema, deep)
+
+
+def _dataclass(schema: dict[str, Any], deep: int) -> Shape | None:
+    """Only with all fields: those that are left out are in its form as well."""
+    inner = schema.get("schema", {})
+    is_known = _has_only(schema, "cls", "fields", "schema", "post_init", "frozen", "slots", "config")
+    if not is_known or schema.get("post_init") or inner.get("type") != "dataclass-args":
+        return None
+    if not _has_only(inner, "dataclass_name", "fields", "computed_fields", "collect_init_only"):
+        return None
+    fields = {field["name"]: field for field in inner["fields"]}
+    if inner.get("collect_init_only") or not all(field.get("init", True) for field in inner["fields"]):
+        return None
+    return _object(fields, set(fields), schema, deep)
+
+
+def _object(fields: dict[str, Any], required: set[str], owner: dict[str, Any], deep: int) -> Shape | None:
+    """The shape of an object that has fields with these names."""
+    shapes: dict[str, Shape] = {}
+    for name, field in fields.items():
+        shape = shape_of(field.get("schema"), deep)
+        if shape is None or not _has_only(field, "name", "schema", "required", "kw_only", "init", "frozen"):
+            return None
+        shapes[name] = shape
+    if not _HARMLESS.issuperset(owner.get("config") or ()):
+        return None
+
+    def fits(value: Any) -> bool:
+        if type(value) is not dict:
+            return False
+        for key, item in value.items():
+            known = shapes.get(key)
+            if known is None or not known(item):
+                return False
+        return required <= value.keys()
+
+    return fits
+
+
 _MAKERS: dict[str, Callable[[dict[str, Any], int], Shape | None]] = {
     "str": _text,
     "int": _exactly(int),
@@ -145,25 +242,13 @@ _MAKERS: dict[str, Callable[[dict[str, Any], int], Shape | None]] = {
     "list": _list,
     "dict": _dict,
     "union": _union,
+    "enum": _enum,
+    "date": _date,
+    "tuple": _tuple,
+    "typed-dict": _typed_dict,
+    "model": _model,
+    "dataclass": _dataclass,
 }
-
-
-def copied(value: Any) -> Any:
-    """JSON whose lists and objects are new ones, so that a function that changes them changes no others."""
-    if type(value) is list:
-        return [copied(item) for item in value]
-    if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
-    return value
-
-
-def is_json(value: Any) -> bool:
-    """Whether a value is made of what JSON is read as, and nothing else."""
-    if type(value) is list:
-        return all(map(is_json, value))
-    if type(value) is dict:
-        return all(map(is_text, value)) and all(map(is_json, value.values()))
-    return is_text(value) or type(value) in (int, float, bool, type(None))
 
 
 def kinds_in(schema: Any) -> set[str]:

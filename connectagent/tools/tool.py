@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from connectagent.errors import Pause, ToolDefinitionError, cut
 from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
@@ -144,7 +144,8 @@ class Tool:
         Raises:
             ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
         """
-        self._refuse_others(arguments)
+        if not isinstance(arguments, dict):
+            self._refuse(arguments)
         return self._check.canonical(self.name, arguments)
 
     def bind(self, arguments: dict[str, Any], agent: Any = None) -> dict[str, Any]:
@@ -157,7 +158,8 @@ class Tool:
         Raises:
             ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
         """
-        self._refuse_others(arguments)
+        if not isinstance(arguments, dict):
+            self._refuse(arguments)
         values = self._check.read(self.name, arguments)
         if self.takes_agent:
             values["agent"] = agent
@@ -165,10 +167,8 @@ class Tool:
             values |= agent.resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
         return values
 
-    def _refuse_others(self, arguments: object) -> None:
-        if not isinstance(arguments, dict):
-            what = f"they must be a JSON object, not {as_json(arguments)}"
-            raise misfit(self.name, self.parameters, [what])
+    def _refuse(self, arguments: object) -> NoReturn:
+        raise misfit(self.name, self.parameters, [f"they must be a JSON object, not {as_json(arguments)}"])
 
     def run(self, kwargs: dict[str, Any]) -> Any:
         """Call the function; what it awaits or yields is run to its end.
