@@ -183,29 +183,30 @@ class Boundary:
             self.running.append(None if handler.builtin else handler.by)
             self.frames.append(own)
             started, since = time.perf_counter(), self.blames
+            edited = False  # whether it edited a call that its hook is about
             try:
                 value = step(*given)
                 if check and value is not None:
                     check_value(handler, value)
             except BaseException as error:
                 decided = error is expected or _is_decision(error, handler)
-                self._take_changes(handler, arguments, before, decided)
+                edited = self._take_changes(handler, arguments, before, decided)
                 if error is not expected:
                     self._blame_raised(error, handler, since, decided)
                 raise
             else:
                 if before or (snapshot is not None and (self.replaced or not snapshot.unchanged())):
-                    self._take_changes(handler, arguments, before)
+                    edited = self._take_changes(handler, arguments, before)
                 return value
             finally:
-                self._leave(handler, here, started)
+                self._leave(handler, here, started, edited)
 
-    def _leave(self, handler: Handler, here: frame.Frame | None, started: float) -> None:
+    def _leave(self, handler: Handler, here: frame.Frame | None, started: float, edited: bool) -> None:
         self.running.pop()
         self.frames.pop()
         self.alive = threads()
         if here is not None and (run := here.turn.runs.get(here.place)) is not None:
-            run.ran(handler.by, handler.builtin)
+            run.ran(handler.by, handler.builtin, edited and not handler.shadowed)
         seconds = time.perf_counter() - started
         handler.account.calls += 1
         handler.account.seconds += seconds
@@ -301,14 +302,19 @@ class Boundary:
 
     def _take_changes(
         self, handler: Handler, arguments: Arguments, before: Arguments | None, keep: bool = True
-    ) -> None:
-        """Trace what a handler changed, or undo it; `before`: `peek` of the arguments, None for one not watched."""
+    ) -> bool:
+        """Trace what a handler changed, or undo it; whether it edited a call that its hook is about.
+
+        Args:
+            before: `peek` of the arguments, None for a handler that is not watched.
+            keep: whether its changes stay.
+        """
         snapshot = self.snapshot
         if snapshot is None or before is None:
-            return
+            return False
         if not keep:
             self.roll_back(snapshot, before)
-            return
+            return False
         try:
             entries = self._checked_changes(handler, arguments, before, snapshot)
         except (HookResultError, RecursionError) as error:
@@ -316,8 +322,10 @@ class Boundary:
             if isinstance(error, RecursionError):
                 error = HookResultError(f"{who(handler)} left something nested too deep, or in a circle")
             raise self.blame(error, handler) from None
-        if entries:
-            self.announce(*entries)
+        if not entries:
+            return False
+        self.announce(*entries)
+        return any(entry["of"] == CALLS_OF.get(handler.hook) for entry in entries)
 
     def _checked_changes(
         self, handler: Handler, arguments: Arguments, before: Arguments, snapshot: Snapshot

@@ -10,7 +10,7 @@ from connectagent.data import Continue, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
-from connectagent.loop.call_arguments import check_arguments, show_pending
+from connectagent.loop.call_arguments import show_pending
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.stored import (
@@ -111,23 +111,16 @@ class HookRun:
         self._close(ended)
         return self
 
-    def ran(self, by: By, builtin: bool = False) -> None:
-        """Note that a handler has run."""
+    def ran(self, by: By, builtin: bool = False, edited: bool = False) -> None:
+        """Note that a handler has run; `edited`: whether it edited a call that its hook is about."""
         if not builtin and self.kind != "around":  # those run again as long as the run has not ended
             self.last = by
             self.passed.append([by.get("plugin"), by.get("handler")])
         if self.decided is not None and by.get("hook") == self.hook:
-            changed = not are_calls(self.given, self.decided)
+            changed = edited or not are_tools(self.given, self.decided)
             if changed:
-                self._check_calls(self.decided)
                 self.decided = calls_of(self.given)
             self._left.append((by, self.decided, changed))
-
-    def _check_calls(self, before: tuple[Any, ...]) -> None:
-        """Bring changed calls into the form of their tools; the boundary has done so, but for 1 in place of True."""
-        for call, (_, _, _, arguments) in zip(_calls_in(self.given), before, strict=True):
-            if not alike(call.arguments, arguments):
-                check_arguments(self.given["agent"].tools, call)
 
     def leave_out(self, over: Iterable[list[Any]]) -> None:
         """Skip handlers: `[plugin, handler]`, and optionally whether it changed a call that others had allowed."""
@@ -383,6 +376,12 @@ def are_calls(given: dict[str, Any], others: tuple[Any, ...] | None) -> bool:
         if not alike(call.error, error) or not alike(call.arguments, arguments):
             return False
     return True
+
+
+def are_tools(given: dict[str, Any], others: tuple[Any, ...]) -> bool:
+    """Whether the tools of the calls are still the ones that `calls_of` returned: a handler may have exchanged them."""
+    tools: Mapping[str, Any] = given["agent"].tools.by_name
+    return all([_tool_of(tools, call) is other[0] for call, other in zip(_calls_in(given), others, strict=False)])
 
 
 def only_call(given: dict[str, Any]) -> ToolCall | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.session.snapshot import clone, same
+from connectagent.session.state import alike
 
 EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})
 """The names of arguments that handlers may edit."""
@@ -22,8 +23,19 @@ def peek(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_as_before(then: Any, value: Any) -> bool:
-    """Whether one such argument is what it was when `peek_one` copied it."""
+    """Whether one such argument is what it was when `peek_one` copied it; in calls, 1, 1.0 and True differ."""
+    if isinstance(value, ToolCall):
+        return _is_same_call(then, value)
+    if isinstance(value, list):
+        return len(then) == len(value) and all(map(_is_same_call, then, value))
     return same(then, _form(value))
+
+
+def _is_same_call(then: tuple[Any, ...], call: Any) -> bool:
+    id, name, arguments, approved, value = then
+    if call is not value or not isinstance(call, ToolCall):
+        return call is value
+    return call.id == id and call.name == name and call.approved == approved and alike(call.arguments, arguments)
 
 
 def peek_one(value: Any) -> Any:

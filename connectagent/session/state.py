@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any
 
 from connectagent.errors import ConfigError
@@ -24,7 +25,7 @@ def alike(left: Any, right: Any) -> bool:
         if kind is dict:
             return len(left) == len(right) and _alike_items(left, right)
         if kind in (list, tuple):
-            return len(left) == len(right) and all(map(alike, left, right))
+            return len(left) == len(right) and (all(map(is_, left, right)) or all(map(alike, left, right)))
     except Exception:
         return False
     plain = next((one for one in (str, int, float, bytes) if isinstance(left, one)), None)
