@@ -15,7 +15,7 @@ from connectagent import Agent, Paused
 from connectagent.cli import main
 from connectagent.records import read_record
 from connectagent.records.own import record_mark
-from connectagent.testing import ScriptedLLM, replayed
+from connectagent.testing import replayed
 
 CLOSED = [name for name, shape in SHAPES.items() if shape.status == "answered"]
 COMMANDS = [["log", "show"], ["log", "summary"], ["log", "export"], ["bill"], ["blame"]]
@@ -78,6 +78,7 @@ def test_closed_turns_are_gone_on_from(records: Path, name: str, fork: bool) -> 
     agent = made(shape, "Something new.")
     assert agent.resume(file, fork=fork) == before[-1]["result"]
     assert agent.input("And now?") == "Something new."
+    assert agent.record is not None
     turns = read_record(agent.record)["turns"]
     assert turns[-1]["turn"] == shape.closed + 1
     assert turns[-1]["status"] == "answered"

@@ -107,7 +107,8 @@ def reopen(
         return _begun_anew(agent, session, at, fork, decision.form)
     entry["turn"] = session.open.number
     if line is not None:
-        line["mark"] = decision_mark(str(session.head.get("id")), line)
+        line["session"] = str(session.head.get("id"))
+        line["mark"] = decision_mark(line["session"], line, journal.lines[journal.waits[line["id"]]])
         journal = journal.with_lines(line)
         agent.log.append(line)
     journal = _resumed(agent, journal, entry)

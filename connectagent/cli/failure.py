@@ -12,6 +12,7 @@ import click
 import pluggy
 
 import connectagent
+from connectagent.data import Wait
 from connectagent.errors import ConnectAgentError, Paused, cut, library_problem, short_path
 from connectagent.output.masking import current
 from connectagent.output.text import clean
@@ -109,18 +110,38 @@ def _lines_of_pause(pause: Paused) -> list[str]:
     if pause.record is None:
         lines.append("  it is not recorded, so nothing can go on with it: the process is over")
         return [plain(line)[:MOST_CHARACTERS] for line in lines]
-    several = len(pause.waiting) > 1
-    lines += [f"  --wait {shlex.quote(wait.id)}: {wait.agent}, {wait.reason}" for wait in pause.waiting if several]
-    return [*(plain(line)[:MOST_CHARACTERS] for line in lines), f"  {how_to_decide(pause)}"]
+    lines = [plain(line)[:MOST_CHARACTERS] for line in lines]
+    for wait, command in zip(pause.waiting, commands_to_decide(pause), strict=True):
+        if len(pause.waiting) > 1:
+            lines.append(plain(f"  {wait.agent}, {wait.reason}:")[:MOST_CHARACTERS])
+        lines.append(f"  {command}")
+    return [*lines, f"  {OTHERWISE}"]
 
 
-def how_to_decide(pause: Paused) -> str:
-    """The command that decides what waits in a record, with the options that this command was given for the agent."""
+OTHERWISE = "or, with the same ID: --reject ID WHY, --answer ID TEXT"
+
+
+def commands_to_decide(pause: Paused) -> list[str]:
+    """For each call that waits in a record, the command that approves it, or answers it if it is carried out elsewhere.
+
+    It has the options that this command was given for the agent.
+    """
     assert pause.record is not None
     parts = ["connectagent resume", shlex.quote(short_path(pause.record)), overrides.get("agent_options")]
-    approve = "" if all(wait.elsewhere for wait in pause.waiting) else "--approve | "
-    parts += [f"{approve}--reject WHY | --answer TEXT", "--wait ID" if len(pause.waiting) > 1 else None]
-    return plain(" ".join(filter(None, parts)))
+    command = plain(" ".join(filter(None, parts)))
+    return [plain(f"{command} {decision_option(wait.id, wait.elsewhere)}") for wait in pause.waiting]
+
+
+def decision_option(id: str, elsewhere: bool) -> str:
+    """The option of `connectagent resume` that lets a waiting call go on."""
+    return f"--answer {shlex.quote(id)} TEXT" if elsewhere else f"--approve {shlex.quote(id)}"
+
+
+def call_line(wait: Wait) -> str:
+    """What waits, in one line."""
+    call = wait.call
+    shown = "the turn" if call is None else f"{call.get('name')}({json.dumps(call.get('arguments'), default=repr)})"
+    return plain(f"{wait.agent}: {shown}: {wait.reason or 'no reason was given'}")
 
 
 def _frames(error: BaseException) -> list[str]:

@@ -21,6 +21,7 @@ from connectagent.loop.stored import (
     hides_values,
     input_digest,
     no_values,
+    wait_id,
 )
 from connectagent.session.edits import as_data
 from connectagent.session.journal import CLOSED, HANDLERS, WAIT, Journal
@@ -242,8 +243,12 @@ class HookRun:
         by = turn.boundary.owner_of(pause) or {}
         call = self.given.get("tool_call")
         shown = None if call is None else as_data(call)
-        line: TraceEntry = {"type": WAIT, "id": f"{self.id}/wait:{by.get('handler')}", "hook": self.id, "of": self.hook}
+        calls = [as_data(one) for one in self.calls()]
+        id = wait_id(self.id, by.get("handler"), calls, pause.reason)
+        line: TraceEntry = {"type": WAIT, "id": id, "hook": self.id, "of": self.hook}
         line |= {"agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
+        if call is None and calls:
+            line["calls"] = calls
         line |= {"digest": input_digest(shown and shown["arguments"])}
         over = [*self.passed, [by.get("plugin"), by.get("handler")]]
         turn.log.append({**line, "over": over, **self.as_data(), **self._ending()})
@@ -312,7 +317,7 @@ class HookRun:
         if part["id"] not in past.decided:
             waits = [one for one in past.pending() if one.id == part["id"]]
             raise Waiting(waits, self.given.get("tool_call"), part.get("by"))
-        turn.require_shown(part, self.id, self.given.get("tool_call"))
+        turn.require_shown(part, self.id, self.calls())
         decision = past.lines[past.decided[part["id"]]]
         if "reject" in decision:
             if self.hook == "before_llm":
@@ -322,10 +327,14 @@ class HookRun:
         if "answer" in decision:
             self.value, self.by = self.convert(from_stored(decision["answer"])), RESUMED
             return True
-        calls = [self.given["tool_call"]] if self.hook == "before_each_tool" else self.given.get("tool_calls") or ()
-        for call in calls:
+        for call in self.calls():
             call.approved = True
         return False
+
+    def calls(self) -> list[ToolCall]:
+        """The calls that the handlers decide about."""
+        call = self.given.get("tool_call")
+        return list(self.given.get("tool_calls") or ()) if call is None else [call]
 
 
 def _unchanged(value: Any) -> Any:

@@ -15,10 +15,10 @@ from connectagent.loop.deciding import refused
 from connectagent.loop.described import outlined
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.model_choice import MAX_RETRIES
-from connectagent.loop.stored import from_stored, input_digest
+from connectagent.loop.stored import from_stored, input_digest, wait_id
 from connectagent.loop.turn import Turn
 from connectagent.session.edits import as_data
-from connectagent.session.journal import LEFT, WAIT, Journal
+from connectagent.session.journal import LEFT, WAIT, WAIT_OF, Journal
 from connectagent.session.raised import named_error
 from connectagent.session.snapshot import By
 from connectagent.tools.results import failure, interruption, result_content
@@ -135,9 +135,10 @@ class ToolOutcome:
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
-        turn.require_shown(past.lines[past.waits[waits[0]]], id, self.call)
-        self.call.approved = past.is_approved(f"{id}/wait:{self.call.name}")
-        if self.call.approved or not waits[0].startswith(f"{id}/wait:"):
+        turn.require_shown(past.lines[past.waits[waits[0]]], id, [self.call])
+        is_own = waits[0].startswith(f"{id}{WAIT_OF}")  # else a call inside waits
+        self.call.approved = is_own and past.is_approved(waits[0])
+        if self.call.approved or not is_own:
             return False
         if "reject" in decided[0]:
             raise self.turn.rejection(str(decided[0]["reject"]))
@@ -156,7 +157,8 @@ class ToolOutcome:
     def _wait(self, pause: Pause, id: str) -> Waiting:
         """Write that the tool itself waits for a person."""
         turn, call, by = self.turn, self.call, {"tool": self.call.name}
-        shown, wait = as_data(call), f"{id}/wait:{call.name}"
+        shown = as_data(call)
+        wait = wait_id(id, call.name, [shown], pause.reason)
         line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(shown["arguments"])}
         elsewhere = turn.agent.tools.is_elsewhere(call.name)

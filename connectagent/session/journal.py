@@ -38,6 +38,8 @@ def digest_of(value: Any) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+WAIT_OF = "/wait:"  # in the id of a wait: between the place that waits and who asked
+
 WITHHELD = "withheld"  # in a line: it has no texts and arguments, and is not looked up
 ABANDONED = "abandoned"  # the outcome of a turn that is not asked for again
 
@@ -65,6 +67,13 @@ def is_inside(id: str, outer: str) -> bool:
 def turns_in(id: str) -> list[str]:
     """The inner turns among the operations around a place, the outermost first."""
     return [id[: found.end()] for found in _ASKED.finditer(id) if found[1] == "turn"]
+
+
+def calls_of(wait: TraceEntry) -> list[dict[str, Any]]:
+    """The calls that a wait is about, as its line shows them; none where a model call waits."""
+    call = wait.get("call")
+    calls = wait.get("calls") if call is None else [call]
+    return [one for one in calls or () if isinstance(one, dict)]
 
 
 def is_aside(line: TraceEntry) -> bool:

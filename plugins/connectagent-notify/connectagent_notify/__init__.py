@@ -193,12 +193,16 @@ def _waits(paused: Paused) -> str:
 
 
 def _command(paused: Paused) -> str:
-    """The command to decide; a line for each call where several wait."""
+    """The commands to decide, a line for each call that waits."""
     if paused.record is None:
         return ""
-    command = f"connectagent resume {shlex.quote(str(paused.record))} --approve"
-    several = [f"{command} --wait {shlex.quote(wait.id)}" for wait in paused.waiting if len(paused.waiting) > 1]
-    return "\n".join(several) or command
+    command = f"connectagent resume {shlex.quote(str(paused.record))}"
+    return "\n".join(f"{command} {_option(wait.id, wait.elsewhere)}" for wait in paused.waiting)
+
+
+def _option(id: str, elsewhere: bool) -> str:
+    """The option that lets a call go on: one that is carried out elsewhere cannot be approved."""
+    return f"--answer {shlex.quote(id)} TEXT" if elsewhere else f"--approve {shlex.quote(id)}"
 
 
 def _clipped(text: str) -> str:
