@@ -336,7 +336,7 @@ def test_a_decision_is_the_same_where_the_command_line_goes_on_with_a_paused_tur
     paused, before = connectagent(co, "run", "script.py", PROMPT, **{"name": name, "stop": number, "from": 0})
     assert paused.returncode != 0 and "paused: Shall I?" in paused.stderr
     asked = logged(decision)[:number].count(">llm")
-    record = max((co / "evals").glob("*.yaml"), key=lambda path: path.stat().st_mtime_ns)
+    record = max((co / ".co" / "evals").glob("*.yaml"), key=lambda path: path.stat().st_mtime_ns)
     options = ("--approve", waiting_in(record)[0].id, "--script", "script.py")
     done, after = connectagent(co, "resume", *options, **{"name": name, "stop": -2, "from": asked})
     assert (done.returncode, done.stdout) == (0, f"{decision.result}\n"), done.stderr

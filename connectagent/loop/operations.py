@@ -124,6 +124,13 @@ class Operations:
         """Whether the log has the end of an operation."""
         return self.past is not None and id in self.past.closed and not self.past.is_open(id)
 
+    def was_resumed_after(self, kind: type[Exception], id: str) -> bool:
+        """Whether an operation ended before an error of this class ended the turn, which was resumed then."""
+        if self.past is None or id not in self.past.closed:
+            return False
+        later = self.past.lines[self.past.closed[id] + 1 :]
+        return any(line.get("id") == self.id and line.get("error_type") == kind.__name__ for line in later)
+
     def failed(self, id: str, error: BaseException) -> list[str]:
         """Note that an operation ended with an error; the operations that ended with the same error before."""
         whose: list[str] = []
