@@ -63,7 +63,11 @@ WAYS: dict[str, Callable[..., Any]] = {
     "aresume": lambda agent, *record, **how: asyncio.run(agent.aresume(*record, **how)),
     "aresume_stream": lambda agent, *record, **how: asyncio.run(_astreamed(agent.aresume_stream(*record, **how))),
 }
-DECISIONS: dict[str, dict[str, Any]] = {"approve": {"approve": True}, "reject": {"reject": "no"}, "answer": {"answer": 1}}
+DECISIONS: dict[str, dict[str, Any]] = {
+    "approve": {"approve": True},
+    "reject": {"reject": "no"},
+    "answer": {"answer": 1},
+}
 
 
 @pytest.mark.parametrize("first", WAYS)
@@ -82,10 +86,11 @@ def test_a_decision_without_a_record_is_about_what_was_shown(first: str, second:
 @pytest.mark.parametrize("named", ["a path", "an id", "a name"])
 def test_each_decision_is(decision: str, named: str, record: Path) -> None:
     agent = payer()
+    id = record.read_text().partition('id: "')[2][:6]
     with pytest.raises(Paused):
-        agent.resume({"a path": record, "an id": record.read_text().partition('id: "')[2][:6], "a name": "payer"}[named])
+        agent.resume({"a path": record, "an id": id, "a name": "payer"}[named])
     assert agent.resume(**DECISIONS[decision]) == "Done."
-    assert RAN == ([5] if decision == "approve" else [])
+    assert ([5] if decision == "approve" else []) == RAN
 
 
 def test_a_wait_that_another_process_decided_is_not_decided_again(record: Path) -> None:

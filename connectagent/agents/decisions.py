@@ -152,8 +152,9 @@ def _only_one(journal: Journal) -> str:
 
 
 def _text(wait: Wait) -> str:
-    call = wait.call or {}
-    return f"{wait.agent}: {call.get('name') or 'the model'} {call.get('arguments') or ''} ({wait.reason})"
+    calls = [wait.call] if wait.call is not None else wait.calls
+    shown = ", ".join(f"{call.get('name')} {call.get('arguments') or ''}".rstrip() for call in calls)
+    return f"{wait.agent}: {shown or 'the model'} ({wait.reason})"
 
 
 def _fits(wait: TraceEntry, decision: Decision) -> None:

@@ -30,6 +30,7 @@ from connectagent.session.journal import BEGAN, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in, spent_inside
 
+
 class ShownWait(NamedTuple):
     """A wait that `resume(record)` has shown without taking the session: a decision that follows is about it.
 

@@ -105,7 +105,7 @@ def _lines_of_pause(pause: Paused) -> list[str]:
     name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
     if call is not None and name is None:
         name, arguments = call.name, call.arguments
-    waits = f"  {name}({json.dumps(arguments, default=repr)}) waits" if name else "  the turn waits"
+    waits = f"  {name}({json.dumps(arguments, default=repr)}) waits" if name else f"  {_round(pause)}"
     lines = [f"paused: {pause.reason or 'no reason was given'}", waits]
     if pause.record is None:
         lines.append("  it is not recorded, so nothing can go on with it: the process is over")
@@ -116,6 +116,13 @@ def _lines_of_pause(pause: Paused) -> list[str]:
             lines.append(plain(f"  {wait.agent}, {wait.reason}:")[:MOST_CHARACTERS])
         lines.append(f"  {command}")
     return [*lines, f"  {OTHERWISE}"]
+
+
+def _round(pause: Paused) -> str:
+    """What waits where it is no single call."""
+    calls = pause.waiting[0].calls
+    shown = ", ".join(f"{call.get('name')}({json.dumps(call.get('arguments'), default=repr)})" for call in calls)
+    return f"{shown} wait" if shown else "the turn waits"
 
 
 OTHERWISE = "or, with the same ID: --reject ID WHY, --answer ID TEXT"
@@ -139,9 +146,9 @@ def decision_option(id: str, elsewhere: bool) -> str:
 
 def call_line(wait: Wait) -> str:
     """What waits, in one line."""
-    call = wait.call
-    shown = "the turn" if call is None else f"{call.get('name')}({json.dumps(call.get('arguments'), default=repr)})"
-    return plain(f"{wait.agent}: {shown}: {wait.reason or 'no reason was given'}")
+    calls = [wait.call] if wait.call is not None else wait.calls
+    shown = ", ".join(f"{call.get('name')}({json.dumps(call.get('arguments'), default=repr)})" for call in calls)
+    return plain(f"{wait.agent}: {shown or 'the turn'}: {wait.reason or 'no reason was given'}")
 
 
 def _frames(error: BaseException) -> list[str]:

@@ -252,7 +252,8 @@ class HookRun:
         line |= {"digest": input_digest(shown and shown["arguments"])}
         over = [*self.passed, [by.get("plugin"), by.get("handler")]]
         turn.log.append({**line, "over": over, **self.as_data(), **self._ending()})
-        return Waiting([Wait(line["id"], line["agent"], shown, pause.reason, line["digest"], by)], call, by)
+        wait = Wait(id, line["agent"], shown, pause.reason, line["digest"], by, calls=line.get("calls", []))
+        return Waiting([wait], call, by)
 
     # -- what the log has of it ------------------------------------------------------------------
 
@@ -267,7 +268,9 @@ class HookRun:
         if (line := past.closing(id, turn.id)) is not None:
             if self._is_lost(line):
                 return False
-            self.edit_again(turn.reapply(id))
+            changes = turn.reapply(id)
+            self._require_shown(changes)
+            self.edit_again(changes)
             self.take(line)
             if "rejected" in line:
                 raise turn.rejection(line["rejected"], line.get("by") or RESUMED)
@@ -289,6 +292,16 @@ class HookRun:
         self.edit_again(turn.reapply(id, self.passed))
         self.take(part)
         return part["type"] == WAIT and self._decided(part)
+
+    def _require_shown(self, changes: list[TraceEntry]) -> None:
+        """Raises `ToolRejected` if a person approved other calls than these, as they were when a handler waited."""
+        past = self.turn.past
+        number = past.wait_in(self.id) if past.waits else None
+        if number is None or not past.is_approved(past.lines[number]["id"]):
+            return
+        before = past.lines[:number]
+        edit_again(self.given, [change for change in changes if any(change is line for line in before)])
+        self.turn.require_shown(past.lines[number], self.id, self.calls())
 
     def _is_lost(self, line: TraceEntry) -> bool:
         """Whether handlers gave what a call that is to be made needs and no record has: a model, values of headers."""

@@ -133,7 +133,7 @@ class RecordedJournal(Journal):
             del table[id]
             return
         by = line.get("by") or {}
-        keys = ("type", "id", "hook", "of", "agent", "call", "reason", "by")
+        keys = ("type", "id", "hook", "of", "agent", "call", "calls", "reason", "by")
         kept: TraceEntry = {key: line[key] for key in keys if key in line}
         self.lines[table[id]] = {**kept, "over": [[by.get("plugin"), by.get("handler")]]}
 

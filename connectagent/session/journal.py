@@ -323,6 +323,10 @@ class Journal:
         marks = marks_in(value)
         return bool(marks) and any(marks & marks_in(line) for line in self.lines if line.get(MASKED))
 
+    def wait_in(self, hook: str) -> int | None:
+        """The number of the line that says that a handler of a hook waits; None where none does."""
+        return next((number for number in self.waits.values() if self.lines[number].get("hook") == hook), None)
+
     def is_approved(self, wait: str) -> bool:
         """Whether a person has approved a wait."""
         return wait in self.decided and bool(self.lines[self.decided[wait]].get("approve"))
@@ -330,7 +334,7 @@ class Journal:
     def pending(self) -> list[Wait]:
         """The undecided waits, in order."""
         open_ones = [self.lines[number] for id, number in self.waits.items() if id not in self.decided]
-        return [Wait(*map(one.get, _OF_WAIT), "elsewhere" in one) for one in open_ones]  # type: ignore
+        return [Wait(*map(one.get, _OF_WAIT), "elsewhere" in one, one.get("calls") or []) for one in open_ones]  # type: ignore
 
 
 def place_of(line: TraceEntry) -> str:

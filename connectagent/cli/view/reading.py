@@ -25,6 +25,7 @@ from connectagent.records.read import read_lazily
 from connectagent.records.requests import Request
 from connectagent.records.summary import summarise
 from connectagent.records.watched import WatchedAgent, request_of, watched_agents
+from connectagent.session.journal import calls_of
 
 _STOPPED = ("crashed", "interrupted", "unfinished")
 _AT_ONCE_S = 0.12  # how long a record is read before its first part is shown
@@ -105,8 +106,7 @@ class Reading:
         """What a person is to decide, each with the commands for it."""
         waits = []
         for id, line in self._listing.waits.items():
-            call = line.get("call")
-            shown = call_text(call["name"], call.get("arguments") or {}) if isinstance(call, dict) else ""
+            shown = ", ".join(call_text(call["name"], call.get("arguments") or {}) for call in calls_of(line))
             command = self._resume()
             waits.append({
                 "reason": excerpt(data_text(line.get("reason") or "no reason was given"), 600)["text"],

@@ -187,8 +187,9 @@ def _waits(paused: Paused) -> str:
     """What waits for a decision, a line each."""
     lines = []
     for wait in paused.waiting:
-        asked = [] if wait.call is None else [wait.call["name"], json.dumps(mask(wait.call["arguments"]), default=repr)]
-        lines.append(" ".join([f"{wait.reason}:" if asked else wait.reason, *asked]))
+        calls = wait.calls if wait.call is None else [wait.call]
+        asked = [f"{call['name']} {json.dumps(mask(call['arguments']), default=repr)}" for call in calls]
+        lines.append(f"{wait.reason}: {', '.join(asked)}" if asked else wait.reason)
     return "\n".join(lines)
 
 
