@@ -18,7 +18,7 @@ from connectagent.loop.model_choice import MAX_RETRIES
 from connectagent.loop.stored import from_stored, input_digest, wait_id
 from connectagent.loop.turn import Turn
 from connectagent.session.edits import as_data
-from connectagent.session.journal import LEFT, WAIT, WAIT_OF, Journal
+from connectagent.session.journal import LEFT, WAIT, Journal
 from connectagent.session.raised import named_error
 from connectagent.session.snapshot import By
 from connectagent.tools.results import failure, interruption, result_content
@@ -136,9 +136,9 @@ class ToolOutcome:
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
         turn.require_shown(past.lines[past.waits[waits[0]]], id, [self.call])
-        is_own = waits[0].startswith(f"{id}{WAIT_OF}")  # else a call inside waits
-        self.call.approved = is_own and past.is_approved(waits[0])
-        if self.call.approved or not is_own:
+        own = past.wait_of_tool(id)  # it may have been approved before a call inside began to wait
+        self.call.approved = own is not None and past.is_approved(own)
+        if self.call.approved or waits[0] != own:
             return False
         if "reject" in decided[0]:
             raise self.turn.rejection(str(decided[0]["reject"]))

@@ -327,6 +327,10 @@ class Journal:
         """The number of the line that says that a handler of a hook waits; None where none does."""
         return next((number for number in self.waits.values() if self.lines[number].get("hook") == hook), None)
 
+    def wait_of_tool(self, attempt: str) -> str | None:
+        """The id of the wait of a tool's own function; None where it has not paused."""
+        return next((id for id in reversed(self.waits) if id.startswith(f"{attempt}{WAIT_OF}")), None)
+
     def is_approved(self, wait: str) -> bool:
         """Whether a person has approved a wait."""
         return wait in self.decided and bool(self.lines[self.decided[wait]].get("approve"))
