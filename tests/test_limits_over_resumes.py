@@ -30,7 +30,9 @@ from connectagent import (
     before_llm,
     on_complete,
     on_error,
+    register_models,
 )
+from connectagent.cli import main
 from connectagent.data import LLMResponse
 
 EVERY = 1 if os.environ.get("CONNECTAGENT_MATRIX") == "all" else 3
@@ -48,7 +50,7 @@ class Stubborn:
         answer: what it answers, by the messages; an exception is raised.
     """
 
-    model = "test/stubborn"
+    model: str = "test/stubborn"
 
     def __init__(self, answer: Callable[[list[Message]], Any]) -> None:
         self._answer = answer
@@ -161,9 +163,34 @@ def budget_of_tools(stops: Any) -> Agent:
     return agent_of("lone", asks("look"), tools=[look], max_iterations=30, plugins=[stops, plugin])
 
 
+STOP_HOOK = """
+import json, sys
+if not json.load(sys.stdin)["stop_hook_active"]:
+    print("go on", file=sys.stderr)
+    sys.exit(2)
+"""
+
+
+def stop_hooks(stops: Any) -> Agent:
+    """A hook that lets the agent go on, unless it goes on because of a hook already."""
+    plugin = pytest.importorskip("connectagent_shellhooks").ShellHooks(user=False, folder=".")
+    settings = Path(".claude/settings.json")
+    Path(".claude").mkdir(exist_ok=True)
+    Path("stop.py").write_text(STOP_HOOK)
+    hook = {"type": "command", "command": f"{sys.executable} stop.py"}
+    settings.write_text(json.dumps({"hooks": {"Stop": [{"hooks": [hook]}]}}))
+    assert main(["allow", str(settings)]) == 0
+
+    def answer(messages: list[Message]) -> Any:
+        looked = sum(message["role"] == "tool" for message in messages)
+        return "done" if looked > 1 else ToolCall(f"c{looked}", "look", {})
+
+    return agent_of("lone", answer, tools=[look], max_iterations=30, plugins=[stops, plugin])
+
+
 LIMITS = [
     iterations, inner_iterations, handoffs, handoffs_in_a_workflow, output_retries, inner_output_retries, rounds,
-    continues, loopguard, reflect, verify, budget_of_calls, budget_of_tools,
+    continues, loopguard, reflect, verify, stop_hooks, budget_of_calls, budget_of_tools,
 ]  # fmt: skip
 
 
@@ -251,6 +278,7 @@ def taken(make: Callable[[Any], Agent], how: str | None, other: bool) -> tuple[s
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 WAYS = [("pause", False), ("error", False), ("pause", True), ("error", True), ("kill", True)]
@@ -284,17 +312,20 @@ class Failing(Stubborn):
     Args:
         how: `interrupt`, `kill`, or None to stop nothing.
         at: after how many attempts it stops the turn.
+        model: its name.
     """
 
-    def __init__(self, how: str | None, at: int) -> None:
+    def __init__(self, how: str | None, at: int, model: str = "test/stubborn") -> None:
         super().__init__(lambda messages: ProviderError("busy", kind="overloaded", provider="test", model=self.model))
-        self._how, self._at = how, at
+        self.how = how
+        self.at = at
+        self.model = model
 
     def complete(self, messages: list[Message], tools: Any = None) -> LLMResponse:
         """Stop once, else fail."""
-        if self._how is not None and counted() == self._at and not STOPPED.exists():
+        if self.how is not None and counted() == self.at and not STOPPED.exists():
             STOPPED.touch()
-            if self._how == "kill":
+            if self.how == "kill":
                 os._exit(KILLED)
             raise KeyboardInterrupt
         return super().complete(messages, tools)
@@ -313,6 +344,15 @@ def retry_plugin(llm: Failing) -> Agent:
     return Agent("lone", llm=llm, plugins=[plugin], quiet=True)
 
 
+def retry_plugin_with_another_model(llm: Failing) -> Agent:
+    @register_models
+    def bring() -> dict[str, Any]:
+        return {"other": lambda name: Failing(llm.how, llm.at, name)}
+
+    plugin = pytest.importorskip("connectagent_retry").Retries(attempts=3, wait_s=0, breaker=0, fallback="other/model")
+    return Agent("lone", llm=llm, plugins=[bring, plugin], quiet=True)
+
+
 def attempts(make: Callable[[Failing], Agent], how: str | None, at: int, other: bool) -> int:
     """How many attempts there were at a model call that was stopped once, and gone on with."""
     COUNTED.unlink(missing_ok=True)
@@ -326,7 +366,7 @@ def attempts(make: Callable[[Failing], Agent], how: str | None, at: int, other: 
     return counted()
 
 
-@pytest.mark.parametrize("make", [retry_values, retry_plugin], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [retry_values, retry_plugin, retry_plugin_with_another_model], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize(("how", "other"), [("interrupt", False), ("interrupt", True), ("kill", True)])
 def test_attempts_at_a_call_do_not_start_anew_where_it_was_stopped(

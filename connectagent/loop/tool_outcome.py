@@ -135,8 +135,9 @@ class ToolOutcome:
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
-        turn.require_shown(past.lines[past.waits[waits[0]]], id, [self.call])
         own = past.wait_of_tool(id)  # it may have been approved before a call inside began to wait
+        if own is not None:
+            turn.require_shown(past.lines[past.waits[own]], id, [self.call])
         self.call.approved = own is not None and past.is_approved(own)
         if self.call.approved or waits[0] != own:
             return False
