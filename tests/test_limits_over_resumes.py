@@ -108,9 +108,9 @@ def handoffs(stops: Any) -> Agent:
 
 
 def handoffs_in_a_workflow(stops: Any) -> Agent:
-    first = agent_of("first", _hands_to("second"), max_iterations=40)
     second = agent_of("second", _hands_to("first"), max_iterations=40)
-    return Sequential("line", [first, second], plugins=[stops], quiet=True)
+    first = agent_of("first", _hands_to("second"), sub_agents=[second], max_iterations=40)
+    return Sequential("line", [first], plugins=[stops], quiet=True)
 
 
 def output_retries(stops: Any) -> Agent:
@@ -366,7 +366,10 @@ def attempts(make: Callable[[Failing], Agent], how: str | None, at: int, other: 
     return counted()
 
 
-@pytest.mark.parametrize("make", [retry_values, retry_plugin, retry_plugin_with_another_model], ids=lambda make: make.__name__)
+ATTEMPTS = [retry_values, retry_plugin, retry_plugin_with_another_model]
+
+
+@pytest.mark.parametrize("make", ATTEMPTS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize(("how", "other"), [("interrupt", False), ("interrupt", True), ("kill", True)])
 def test_attempts_at_a_call_do_not_start_anew_where_it_was_stopped(
@@ -379,3 +382,14 @@ def test_attempts_at_a_call_do_not_start_anew_where_it_was_stopped(
     monkeypatch.chdir(tmp_path / "stopped")
     assert attempts(make, how, at, other) == whole
     assert STOPPED.exists()
+
+
+def test_resuming_a_turn_that_ended_with_an_output_error_grants_the_retries_again() -> None:
+    agent = output_retries(Stops(None))
+    with pytest.raises(OutputError):
+        agent.input("Go.")
+    assert counted() == 5
+    for number in (10, 15):
+        with pytest.raises(OutputError):
+            output_retries(Stops(None)).resume(agent.record)
+        assert counted() == number
