@@ -114,7 +114,8 @@ def handoffs_in_a_workflow(stops: Any) -> Agent:
 
 
 def output_retries(stops: Any) -> Agent:
-    return agent_of("typed", lambda messages: "no number", output=int, output_retries=4, max_iterations=40, plugins=[stops])
+    retries: dict[str, Any] = {"output": int, "output_retries": 4, "max_iterations": 40}
+    return agent_of("typed", lambda messages: "no number", plugins=[stops], **retries)
 
 
 def inner_output_retries(stops: Any) -> Agent:
