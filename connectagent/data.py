@@ -356,6 +356,7 @@ class Wait:
         digest: of the call's arguments, to distinguish similar calls.
         by: the handler or the tool that asked.
         elsewhere: whether the call is carried out elsewhere, and its result is waited for: it is answered or rejected.
+        calls: of a round of calls that waits: the calls, each as `call`.
     """
 
     id: str
@@ -365,6 +366,7 @@ class Wait:
     digest: str
     by: dict[str, Any]
     elsewhere: bool = False
+    calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Log(Protocol):

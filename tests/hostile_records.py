@@ -333,7 +333,7 @@ def check(count: int, seed: int) -> Checks:
                 checks.run([*arguments, str(path)], "", data)
             checks.run(["log", "diff", str(path), str(rng.choice(paths))], "", data)
             checks.timed(partial(checks.same_as_yaml, path, data), "yaml", data)
-            for decision in ([], ["--approve"], ["--from", "1.1"], ["--fork"]):
+            for decision in ([], ["--approve", "T1/1/c1/before_each_tool/wait:ask"], ["--from", "1.1"], ["--fork"]):
                 copy = Path("copy.yaml")
                 copy.write_bytes(data)
                 checks.run(["resume", str(copy), "--quiet", "--script", __file__, *decision], "", data)

@@ -134,7 +134,7 @@ MISTAKES = [
     afterwards("a message that is not there", "blame last 99", "there is no message '99'", "has 0 to 1"),
     afterwards("a call that is not there", "log request last 9", "there is no call 9", "has 1 model call"),
     afterwards("nothing waits", "resume last --approve", "nothing waits for a decision", "status is 'answered'"),
-    afterwards("two decisions", "resume last --approve --reject no", "give one of", "--reject WHY and --answer", 2),
+    afterwards("two decisions", "resume last --approve a --reject a no", "give one of", "--reject ID WHY", 2),
     afterwards("a turn that is not there", "resume last x --from 9", "no turn or iteration 9", "it has 1, 1.1"),
     afterwards("no number of a turn", "resume last x --from x", "not 'x'", "for example '3' or '3.2'"),
     afterwards("a bad expression", "log grep '('", "'(' is not a regular expression", "missing )", 2),

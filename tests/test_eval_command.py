@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from connectagent.agents.decisions import waiting_in
 from connectagent.cli import eval_table
 from connectagent.cli.group import invoke
 from connectagent.settings import overrides
@@ -282,7 +284,8 @@ def test_failures_and_waits_are_told_apart_and_gone_on_with(capsys: pytest.Captu
     Path("mended").touch()
     Path("approved").touch()
     [waiting] = Path(".co/evals").glob("*.b.*.yaml")
-    assert invoke(["resume", str(waiting), "--script", "bot.py", "--approve", "--quiet"]) == 0
+    [wait] = waiting_in(waiting)
+    assert invoke(["resume", str(waiting), "--script", "bot.py", "--approve", wait.id, "--quiet"]) == 0
     before = count()
     assert co("--check", "checks.py", "-o", "out.json") == 1 and count() == before + 1
     trials = [case["trials"][0] for case in results()["variants"][0]["cases"]]
@@ -307,7 +310,7 @@ def test_what_waits_in_a_variant_is_decided_with_its_options(capsys: pytest.Capt
     told = capsys.readouterr()
     [waits] = [line for line in told.err.splitlines() if "waits: is it true?; connectagent resume" in line]
     options = f"-p ./lima.py --model offline -p {Path('ask.py').absolute()}"
-    assert waits.endswith(f"{options} --approve | --reject WHY | --answer TEXT")
+    assert re.search(rf"{re.escape(options)} --approve 'T1/1/before_llm/wait:ask~[0-9a-f]{{12}}'$", waits)
     assert "b: fr: waits for a decision; connectagent log show .co/" in " ".join(told.out.split())
     assert "agent_options" not in overrides
 

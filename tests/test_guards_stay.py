@@ -12,6 +12,7 @@ import pytest
 from test_discovery import PROVIDER, site  # noqa: F401  a fixture
 
 from connectagent import Agent, PluginError, ToolRejected, before_each_tool, settings, shadow, use
+from connectagent.agents.decisions import waiting_in
 from connectagent.cli import main
 from connectagent.records import read_record
 from connectagent.settings import overrides
@@ -349,7 +350,7 @@ class Asks:
 """
 
 
-@pytest.mark.parametrize("command", [["resume", "--approve", "payer"], ["chat", "agent.py", "--resume", "payer"]])
+@pytest.mark.parametrize("command", [["resume", "payer"], ["chat", "agent.py", "--resume", "payer"]])
 def test_a_session_does_not_go_on_without_the_guard_that_the_command_line_named(
     command: list[str], site: Any, tmp_path: Path  # noqa: F811
 ) -> None:
@@ -361,9 +362,14 @@ def test_a_session_does_not_go_on_without_the_guard_that_the_command_line_named(
     done = co(tmp_path, *command, PYTHONPATH=path)
     assert done.returncode == 2 and "paid" not in done.stdout + done.stderr
     assert "add -p asks, with its options, or go on without it by -p no:asks" in done.stderr
-    again = co(tmp_path, "resume", "payer", "-p", "asks", "--approve", PYTHONPATH=path)
+    [record] = (tmp_path / ".co" / "evals").iterdir()
+
+    def approve() -> list[str]:
+        return ["--approve", waiting_in(record)[0].id]
+
+    again = co(tmp_path, "resume", "payer", "-p", "asks", *approve(), PYTHONPATH=path)
     assert "paid 1" in again.stdout + again.stderr and "may I?" in again.stderr and "paid 3" not in again.stdout
-    over = co(tmp_path, "resume", "payer", "-p", "no:asks", "--approve", PYTHONPATH=path)
+    over = co(tmp_path, "resume", "payer", "-p", "no:asks", *approve(), PYTHONPATH=path)
     assert "paid 3" in over.stdout + over.stderr
 
 

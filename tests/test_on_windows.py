@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from connectagent.agents.decisions import waiting_in
+
 TESTS = Path(__file__).parent
 PAIRS = int(os.environ.get("CONNECTAGENT_PAIRS", "2"))
 SLICE = """
@@ -54,6 +56,7 @@ def python(*arguments: str, folder: Path, windows: bool = True, **more: Any) -> 
 REFUSED = """
 import builtins, os, shutil, subprocess, sys
 from pathlib import Path
+from connectagent.agents.decisions import waiting_in
 from connectagent.records import disk, locks, paths
 
 assert (disk.os.name, disk.os.path, hasattr(disk.os, "pread"), os.name) == ("nt", os.path, False, "posix")
@@ -222,7 +225,9 @@ if __name__ == "__main__":
 
 def resumed_twice(folder: Path, windows: bool) -> tuple[list[int], str, str]:
     """Two processes that resume a record at the same moment: their exit codes, what ran, and what was refused."""
-    command = [sys.executable, "-m", "connectagent", "resume", "last", "--approve", "--quiet"]
+    [record] = (folder / ".co" / "evals").glob("*.yaml")
+    wait = waiting_in(record)[0].id
+    command = [sys.executable, "-m", "connectagent", "resume", "last", "--approve", wait, "--quiet"]
     given: dict[str, Any] = {"cwd": folder, "env": environment(windows), "text": True}
     pair = [subprocess.Popen(command, stdout=-1, stderr=-1, stdin=subprocess.DEVNULL, **given) for _ in range(2)]
     until = time.monotonic() + 60

@@ -11,6 +11,7 @@ import forked
 import pytest
 
 from connectagent import Agent, ConfigError, Pause, Paused, xray
+from connectagent.agents.decisions import waiting_in
 from connectagent.records.locks import is_running
 from connectagent.testing import ScriptedLLM, call
 
@@ -101,7 +102,8 @@ def test_two_processes_that_approve_one_pause_carry_it_out_once(number: int, rec
 
 @pytest.mark.parametrize("number", range(3))
 def test_so_do_two_commands(number: int, record: Path, tmp_path: Path) -> None:
-    ended = raced(tmp_path / "here", "-m", "connectagent", "resume", str(record), "--approve", "--script", "pay.py")
+    command = ["-m", "connectagent", "resume", str(record), "--approve", waiting_in(record)[0].id]
+    ended = raced(tmp_path / "here", *command, "--script", "pay.py")
     assert_one(ended, tmp_path / "here")
 
 

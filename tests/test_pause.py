@@ -15,6 +15,7 @@ from awaiting import go_on, take
 
 import connectagent
 from connectagent import Agent, LLMResponse, Pause, Paused, Sequential, ToolCall, before_each_tool, hooks, xray
+from connectagent.agents.decisions import waiting_in
 from connectagent.errors import ConfigError, HookResultError
 from connectagent.hooks.specs import EVENTS, PARAMETERS
 from connectagent.loop.stream import streamed
@@ -449,15 +450,16 @@ def test_the_command_line_says_how_a_paused_turn_goes_on_and_resume_ends_it(fold
     paused = command("run", "pay.py", "Pay.")
     assert paused.returncode == 75
     (path,) = Path(".co/evals").iterdir()
-    assert f"connectagent resume {path} --approve | --reject WHY | --answer TEXT" in paused.stderr
+    [wait] = waiting_in(path)
+    assert f"  connectagent resume {path} --approve '{wait.id}'\n  or, with the same ID: --reject" in paused.stderr
     assert "pay paused the turn: needs a manager" in paused.stderr
     assert "paused: needs a manager · 1 iteration" in paused.stderr and "failed" not in paused.stderr
     waiting = command("resume")
     assert waiting.returncode == 75 and f"connectagent resume {path}" in waiting.stderr
-    approved = command("resume", str(path), "--approve")
+    approved = command("resume", str(path), "--approve", wait.id)
     assert (approved.returncode, approved.stdout) == (0, "It says: paid 500\n")
     assert f"goes on from {path.name}, turn 1, approved" in approved.stderr
-    again = command("resume", str(path), "--approve")
+    again = command("resume", str(path), "--approve", wait.id)
     assert again.returncode == 1 and "nothing waits for a decision" in again.stderr
     log = Path(".co/logs/payer.log").read_text()
     assert "  paused: needs a manager" in log and "  resumed from " in log
@@ -478,10 +480,10 @@ def guard(tool_call):
 def test_the_command_that_is_printed_has_the_plugins_and_the_policy_of_the_command_that_paused() -> None:
     Path("my guard.py").write_text(GUARD)
     paused = command("run", "pay.py", "Pay.", "-p", "./my guard.py", "--trust", "open", "--model", "offline")
-    printed = paused.stderr.splitlines()[-1].strip()
-    given = "--model offline --trust open -p './my guard.py' --approve | --reject WHY | --answer TEXT"
-    assert paused.returncode == 75 and printed.endswith(given)
-    approved = command(*shlex.split(printed.removesuffix("| --reject WHY | --answer TEXT"))[1:])
+    printed = paused.stderr.splitlines()[-2].strip()
+    assert paused.returncode == 75
+    assert "--model offline --trust open -p './my guard.py' --approve 'T1/1/c1/tool1/wait:pay~" in printed
+    approved = command(*shlex.split(printed)[1:])
     assert "the plugins are not the same" not in approved.stderr
     assert approved.returncode == 0
 
@@ -520,14 +522,14 @@ def test_the_command_line_decides_each_of_several_calls_that_wait() -> None:
     Path("several.py").write_text(SEVERAL)
     paused = command("run", "--quiet", "several.py", "Pay.")
     (path,) = Path(".co/evals").iterdir()
-    waits = [shlex.split(line)[1] for line in paused.stderr.splitlines() if line.strip().startswith("--wait ")]
-    first, second = (wait.removesuffix(":") for wait in waits)
+    printed = [shlex.split(line) for line in paused.stderr.splitlines() if "connectagent resume" in line]
+    first, second = (line[-1] for line in printed)
     unnamed = command("resume", str(path), "--approve")
-    assert unnamed.returncode == 1 and "2 calls wait" in unnamed.stderr and second in unnamed.stderr
-    still = command("resume", str(path), "--wait", second, "--approve")
+    assert unnamed.returncode == 2 and first in unnamed.stderr and second in unnamed.stderr
+    still = command(*printed[1][1:])
     assert still.returncode == 75 and "1 need a manager" in still.stderr
     assert Path("paid").read_text() == "2\n"
-    done = command("resume", str(path), "--wait", first, "--reject", "no")
+    done = command("resume", str(path), "--reject", first, "no")
     assert (done.returncode, done.stdout) == (0, "rejected: no, paid 2\n")
     assert Path("paid").read_text() == "2\n"
 
@@ -535,7 +537,8 @@ def test_the_command_line_decides_each_of_several_calls_that_wait() -> None:
 @pytest.mark.parametrize(("option", "said"), [("--reject", "rejected: yes"), ("--answer", "yes")])
 def test_the_command_line_takes_the_other_decisions(option: str, said: str) -> None:
     assert command("run", "--quiet", "pay.py", "Pay.").returncode == 75
-    done = command("resume", "payer", option, "yes")
+    [path] = Path(".co/evals").iterdir()
+    done = command("resume", "payer", option, waiting_in(path)[0].id, "yes")
     assert (done.returncode, done.stdout) == (0, f"It says: {said}\n")
 
 

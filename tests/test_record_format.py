@@ -369,7 +369,11 @@ def pauses_of_other_kinds() -> None:
         def end(agent: Any) -> None:
             agent.end_turn("Enough.")
 
-        handlers = {"llm": [end, before_llm(ask)], "tools": [before_tools(ask)], "tool": []}[place]
+        @before_tools
+        def ask_about_round(agent: Any) -> None:
+            raise Pause("sure?")
+
+        handlers = {"llm": [end, before_llm(ask)], "tools": [ask_about_round], "tool": []}[place]
         before = [call("work", x=1)] if place == "tool" else []  # it has its result while the other call waits
         calls, handlers = [*before, call("ask")], [value, *handlers]
         one = agent(f"pauses_{place}", [work, ask], calls, "Done.", on_events=handlers, parallel_tools=2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, ConfigError, Pause, Paused, Sequential, Tool, ToolRejected, before_each_tool
-from connectagent.cli.failure import how_to_decide
+from connectagent.cli.failure import commands_to_decide
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 from connectagent.testing.replay.replay import replay
 
@@ -70,7 +70,8 @@ def test_it_is_answered_or_rejected_and_not_approved(co_dir: Path) -> None:
     paused = paused_by(agent_with(call("show", place="here")))
     with pytest.raises(ConfigError, match="takes answer="):
         agent_with().resume(paused.record, approve=True)
-    assert "--approve" not in how_to_decide(paused) and "--answer" in how_to_decide(paused)
+    [command] = commands_to_decide(paused)
+    assert "--approve" not in command and "--answer" in command
     rejected = agent_with("No.")
     assert rejected.resume(paused.record, reject="no map here") == "No."
     assert contents(rejected) == ["rejected: no map here"]

@@ -18,6 +18,7 @@ import pytest
 from view_agents import Page, busy, company, failing, killed
 
 from connectagent import Agent, Image, Paused, Tool, before_each_tool
+from connectagent.agents.decisions import waiting_in
 from connectagent.cli.view.address import kept_secret
 from connectagent.cli.view.editor import check_editor, editor_link
 from connectagent.cli.view.listing import listing_of
@@ -186,8 +187,9 @@ def test_what_waits_is_told_with_the_commands_until_it_is_decided(page: Page) ->
     agent = company()
     (wait,) = page.json("news", record=name_of(agent))["waits"]
     assert wait["reason"] == "a person must agree" and wait["call"] == "pay(amount=7)"
-    assert wait["commands"][0] == f"connectagent resume .co/evals/{name_of(agent)} --approve"
     assert agent.record is not None
+    [waiting] = waiting_in(agent.record)
+    assert wait["commands"][0] == f"connectagent resume .co/evals/{name_of(agent)} --approve '{waiting.id}'"
     agent.llm.responses.append("Paid.")  # type: ignore[attr-defined]
     agent.resume(agent.record, approve=True)
     assert "waits" not in page.json("news", record=name_of(agent))
@@ -198,7 +200,7 @@ def test_what_is_carried_out_elsewhere_is_answered(page: Page) -> None:
     with pytest.raises(Paused):
         agent.input("Go")
     (wait,) = page.json("news", record=name_of(agent))["waits"]
-    assert wait["commands"][0].endswith("--answer TEXT")
+    assert re.search(r"--answer '[^']+/wait:show~[0-9a-f]{12}' TEXT$", wait["commands"][0])
 
 
 def test_answers_have_badges() -> None:

@@ -16,6 +16,7 @@ from view_agents import HOSTILE, Page, big, busy, company, failing, killed
 from view_browser import NEEDS_CHROMIUM, NODE, PNG, SHOWN, Tab, until
 
 from connectagent import Agent, LLMRequest, before_llm
+from connectagent.agents.decisions import waiting_in
 from connectagent.records.findings import keep_finding
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM
@@ -203,7 +204,8 @@ def test_a_pause_shows_the_command_that_decides_it(tab: Tab, served: Page) -> No
     page = tab.open(served.server.url)
     told = page.inner_text("#answer")
     assert "a person must agree" in told and "pay(amount=7)" in told
-    assert f"connectagent resume .co/evals/{agent.record.name} --approve" in told
+    [wait] = waiting_in(agent.record)
+    assert f"connectagent resume .co/evals/{agent.record.name} --approve '{wait.id}'" in told
 
 
 def test_a_crash_says_while_what(tab: Tab, served: Page) -> None:

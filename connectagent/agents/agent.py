@@ -130,6 +130,7 @@ class Agent(Repeatable):
         self.max_iterations = _limit(overrides.get("max_iterations", max_iterations))
         self.parallel_tools, self.streaming = _limit(parallel_tools, "parallel_tools"), stream or "stream" in overrides
         self._executed = 0
+        self._shown = None
         self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.boundary = Boundary(self, announce, warn_only=plugin_errors == "warn", dry_runs=DryRuns())
@@ -344,6 +345,7 @@ class Agent(Repeatable):
         vars(self).pop("conversation", None)
         self.current_session = self.boundary.snapshot = self.last_usage = None
         self.spent, self.outside, self.spent_outside = Spent(), {}, {}
+        self._shown = None
         self.leave_log()
         for child in self.children:
             child.reset_conversation()

@@ -97,6 +97,5 @@ class TransferTool:
                 f"the conversation was handed over {MAX_TRANSFERS} times in this turn, which is the limit; "
                 "answer the user yourself"
             )
-        leader.handoffs += 1
         turn.request = HandoffRequest(target, str(message), agent.name)
         return f"The conversation goes to {agent_name}."

@@ -10,7 +10,10 @@ from connectagent.data import TraceEntry, Wait
 from connectagent.errors import ConfigError, Paused
 from connectagent.loop.ending import RESUMED
 from connectagent.loop.stored import as_stored
-from connectagent.session.journal import DECIDED, Journal
+from connectagent.records.history import read_session
+from connectagent.records.own import journal_of, shown_digest
+from connectagent.records.read import refuse_odd
+from connectagent.session.journal import DECIDED, WAIT_OF, Journal
 
 
 class Decision(NamedTuple):
@@ -46,8 +49,10 @@ class Decision(NamedTuple):
         name, given = ("reject", reject) if reject is not None else ("answer", answer)
         if given is None:
             return cls({}, wait)
-        if isinstance(given, dict) and len(given) == 1 and wait is None and "/wait:" in str(next(iter(given))):
+        if isinstance(given, dict) and len(given) == 1 and wait is None and WAIT_OF in str(next(iter(given))):
             wait, given = next(iter(given.items()))
+        if isinstance(given, tuple) and len(given) == 2 and wait is None and WAIT_OF in str(given[0]):
+            wait, given = given
         return cls({name: given}, wait)
 
 
@@ -60,21 +65,35 @@ def decided(journal: Journal, decision: Decision, status: str | None, fork: bool
     if not decision.value:
         return None
     if status != "paused":
-        stopped = f"the last turn's status is {status or 'cut off'!r}"
-        then = "; resume() without a decision goes on with it" if journal.lines else ""
-        raise ConfigError(f"nothing waits for a decision: {stopped}{then}")
+        raise ConfigError(_nothing_waits(journal, status))
     if fork:
         raise ConfigError("a fork cannot decide what waits in the original; resume the record itself")
     waits = {id: journal.lines[number] for id, number in journal.waits.items()}
-    pending, id = [wait.id for wait in _shown(journal)], decision.wait
-    if id is None:
-        id = _only_one(journal)
+    id = _only_one(journal) if decision.wait is None else decision.wait
     if id not in waits:
-        raise ConfigError(f"nothing waits with the id {id!r}; what waits: {', '.join(pending) or 'nothing'}")
+        raise ConfigError(f"nothing waits with the id {id!r}; what waits:{_listed(journal) or ' nothing'}")
     _fits(waits[id], decision)
     if _is_known(journal, id, decision):
+        _refuse_late(journal, id)
         return None
-    return {"type": DECIDED, "id": id, **_as_data(decision), "by": RESUMED, "timestamp": time.time()}
+    line: TraceEntry = {"type": DECIDED, "id": id, **_as_data(decision)}
+    line["digest"] = shown_digest(waits[id])
+    return {**line, "by": RESUMED, "timestamp": time.time()}
+
+
+def _refuse_late(journal: Journal, id: str) -> None:
+    """Refuse the decision of a second person, where the turn has gone on with the first one's and waits again.
+
+    Raises:
+        ConfigError: what waits now is something else.
+    """
+    pause = _last_pause(journal)
+    if pause and id not in (pause.get("waits") or ()):
+        raise ConfigError(f"{id} was decided already, and the turn has gone on; what waits now:{_listed(journal)}")
+
+
+def _listed(journal: Journal) -> str:
+    return "".join(f"\n  {wait.id}: {_text(wait)}" for wait in _shown(journal))
 
 
 def is_given_again(journal: Journal, decision: Decision) -> bool:
@@ -128,14 +147,14 @@ def _only_one(journal: Journal) -> str:
         raise ConfigError("what waits is of an agent that is not recorded (log=False): first resume it undecided")
     shown = _shown(journal)
     if len(shown) != 1:
-        listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in shown)
-        raise ConfigError(f"{len(shown)} calls wait; name the one that you decide, by its id:{listed}")
+        raise ConfigError(f"{len(shown)} calls wait; name the one that you decide, by its id:{_listed(journal)}")
     return shown[0].id
 
 
 def _text(wait: Wait) -> str:
-    call = wait.call or {}
-    return f"{wait.agent}: {call.get('name') or 'the model'} {call.get('arguments') or ''} ({wait.reason})"
+    calls = [wait.call] if wait.call is not None else wait.calls
+    shown = ", ".join(f"{call.get('name')} {call.get('arguments') or ''}".rstrip() for call in calls)
+    return f"{wait.agent}: {shown or 'the model'} ({wait.reason})"
 
 
 def _fits(wait: TraceEntry, decision: Decision) -> None:
@@ -148,6 +167,26 @@ def _fits(wait: TraceEntry, decision: Decision) -> None:
         raise ConfigError("a round that was paused by before_tools takes approve=True or reject='why'")
     if wait.get("of") == "before_llm" and answer is not None and not isinstance(answer, (str, LLMResponse)):
         raise ConfigError(f"the answer stands in for the model's: a str or an LLMResponse, not {answer!r}")
+
+
+def waiting_in(record: Path) -> list[Wait]:
+    """What waits for a person in a record, as far as the record is believed.
+
+    Raises:
+        ConfigError: nothing does, or the record cannot be used.
+    """
+    with refuse_odd(record):
+        session = read_session(record)
+        status = session.last.get("status")
+        journal = journal_of([] if session.open is None else session.open.lines, session.head)
+    if status != "paused":
+        raise ConfigError(_nothing_waits(journal, status))
+    return _shown(journal)
+
+
+def _nothing_waits(journal: Journal, status: str | None) -> str:
+    then = "; resume() without a decision goes on with it" if journal.lines else ""
+    return f"nothing waits for a decision: the last turn's status is {status or 'cut off'!r}{then}"
 
 
 def still_paused(journal: Journal, path: Path) -> Paused:

@@ -94,6 +94,8 @@ def run_hops(leader: Turn, request: HandoffRequest) -> Ending | None:
     """
     agent, conversation = leader.agent, leader.conversation
     while leader.ended is None:
+        if request.by:  # counted here, which a resumed turn does again, and not in the tool, which it does not
+            leader.handoffs += 1
         target = request.target
         stays = target is not agent and target.body is None  # a function cannot hand back
         if agent.body is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from connectagent import frame
 from connectagent.agents.agent_tool import AskAgent
@@ -25,6 +25,9 @@ from connectagent.session.snapshot import By, clone
 from connectagent.session.usage import Spent
 from connectagent.tools.awaiting import operating
 
+if TYPE_CHECKING:
+    from connectagent.agents.resume import ShownWait
+
 
 class Links(Node):
     """An agent as the loop and the conversation use it; `Agent` adds the public methods."""
@@ -38,6 +41,7 @@ class Links(Node):
     listener: Any = None  # who streams this agent's next turn
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
+    _shown: ShownWait | None  # what `resume(record)` has shown, and `resume(approve=...)` is about
     form: Any = None  # of results; None for text
     closed = False
     last_usage: TokenUsage | None

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from connectagent.agents.decisions import Decision, decided, is_given_again, still_paused
 from connectagent.agents.plugin_changes import changed_plugins
@@ -29,6 +29,22 @@ from connectagent.session.history import as_session
 from connectagent.session.journal import BEGAN, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in, spent_inside
+
+
+class ShownWait(NamedTuple):
+    """A wait that `resume(record)` has shown without taking the session: a decision that follows is about it.
+
+    Args:
+        record: the record.
+        renamed: whether it may be of an agent of another name.
+        own, turn: the agent's own session then. If a turn of it was taken since, a decision is about that session.
+    """
+
+    record: Path
+    renamed: bool
+    own: Path | None
+    turn: int
+
 
 CALLS = ("llm_call", "tool_execution")  # entries that are amended
 
@@ -76,8 +92,13 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, 
         return _resume_here(agent, decision)
     path, at = is_record(record), parse_place(place)
     held = None if fork else hold(path)
+    agent._shown = None
     try:
         return reopen(agent, path, at, fork, decision, held, renamed)
+    except Paused:
+        if not fork and agent.record != path:  # it still waits, and the agent has not taken its session
+            agent._shown = ShownWait(path.absolute(), renamed, *_session_now(agent))
+        raise
     finally:
         if held is not None:
             held.close()
@@ -107,7 +128,8 @@ def reopen(
         return _begun_anew(agent, session, at, fork, decision.form)
     entry["turn"] = session.open.number
     if line is not None:
-        line["mark"] = decision_mark(str(session.head.get("id")), line)
+        line["session"] = str(session.head.get("id"))
+        line["mark"] = decision_mark(line["session"], line, journal.lines[journal.waits[line["id"]]])
         journal = journal.with_lines(line)
         agent.log.append(line)
     journal = _resumed(agent, journal, entry)
@@ -274,8 +296,16 @@ def _prompt_of(session: RecordedSession, turn: int) -> Any:
     return ""
 
 
+def _session_now(agent: Any) -> tuple[Path | None, int]:
+    """Where an agent's own session is recorded, and how many turns it has begun."""
+    return agent.record, (agent.current_session or {}).get("turn", 0)
+
+
 def _resume_here(agent: Any, decision: Decision) -> str | None:
-    """Resume the agent's own session, in the process in which it was paused."""
+    """Resume the agent's own session, in the process in which it was paused; or the one whose wait was shown last."""
+    shown: ShownWait | None = agent._shown
+    if shown is not None and _session_now(agent) == (shown.own, shown.turn):
+        return resume(agent, shown.record, None, False, decision, shown.renamed)
     if agent.record is not None:
         return resume(agent, agent.record, None, False, decision, renamed=True)
     journal = Journal(agent.log.lines())

@@ -12,6 +12,7 @@ import click
 import pluggy
 
 import connectagent
+from connectagent.data import Wait
 from connectagent.errors import ConnectAgentError, Paused, cut, library_problem, short_path
 from connectagent.output.masking import current
 from connectagent.output.text import clean
@@ -104,23 +105,50 @@ def _lines_of_pause(pause: Paused) -> list[str]:
     name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
     if call is not None and name is None:
         name, arguments = call.name, call.arguments
-    waits = f"  {name}({json.dumps(arguments, default=repr)}) waits" if name else "  the turn waits"
+    waits = f"  {name}({json.dumps(arguments, default=repr)}) waits" if name else f"  {_round(pause)}"
     lines = [f"paused: {pause.reason or 'no reason was given'}", waits]
     if pause.record is None:
         lines.append("  it is not recorded, so nothing can go on with it: the process is over")
         return [plain(line)[:MOST_CHARACTERS] for line in lines]
-    several = len(pause.waiting) > 1
-    lines += [f"  --wait {shlex.quote(wait.id)}: {wait.agent}, {wait.reason}" for wait in pause.waiting if several]
-    return [*(plain(line)[:MOST_CHARACTERS] for line in lines), f"  {how_to_decide(pause)}"]
+    lines = [plain(line)[:MOST_CHARACTERS] for line in lines]
+    for wait, command in zip(pause.waiting, commands_to_decide(pause), strict=True):
+        if len(pause.waiting) > 1:
+            lines.append(plain(f"  {wait.agent}, {wait.reason}:")[:MOST_CHARACTERS])
+        lines.append(f"  {command}")
+    return [*lines, f"  {OTHERWISE}"]
 
 
-def how_to_decide(pause: Paused) -> str:
-    """The command that decides what waits in a record, with the options that this command was given for the agent."""
+def _round(pause: Paused) -> str:
+    """What waits where it is no single call."""
+    calls = pause.waiting[0].calls
+    shown = ", ".join(f"{call.get('name')}({json.dumps(call.get('arguments'), default=repr)})" for call in calls)
+    return f"{shown} wait" if shown else "the turn waits"
+
+
+OTHERWISE = "or, with the same ID: --reject ID WHY, --answer ID TEXT"
+
+
+def commands_to_decide(pause: Paused) -> list[str]:
+    """For each call that waits in a record, the command that approves it, or answers it if it is carried out elsewhere.
+
+    It has the options that this command was given for the agent.
+    """
     assert pause.record is not None
     parts = ["connectagent resume", shlex.quote(short_path(pause.record)), overrides.get("agent_options")]
-    approve = "" if all(wait.elsewhere for wait in pause.waiting) else "--approve | "
-    parts += [f"{approve}--reject WHY | --answer TEXT", "--wait ID" if len(pause.waiting) > 1 else None]
-    return plain(" ".join(filter(None, parts)))
+    command = plain(" ".join(filter(None, parts)))
+    return [plain(f"{command} {decision_option(wait.id, wait.elsewhere)}") for wait in pause.waiting]
+
+
+def decision_option(id: str, elsewhere: bool) -> str:
+    """The option of `connectagent resume` that lets a waiting call go on."""
+    return f"--answer {shlex.quote(id)} TEXT" if elsewhere else f"--approve {shlex.quote(id)}"
+
+
+def call_line(wait: Wait) -> str:
+    """What waits, in one line."""
+    calls = [wait.call] if wait.call is not None else wait.calls
+    shown = ", ".join(f"{call.get('name')}({json.dumps(call.get('arguments'), default=repr)})" for call in calls)
+    return plain(f"{wait.agent}: {shown or 'the turn'}: {wait.reason or 'no reason was given'}")
 
 
 def _frames(error: BaseException) -> list[str]:

@@ -14,7 +14,7 @@ import click
 from connectagent.agents.batch import Batch, BatchLimits
 from connectagent.cli import prompts as prompts_of
 from connectagent.cli import script
-from connectagent.cli.failure import how_to_decide, plain, usage_error
+from connectagent.cli.failure import commands_to_decide, plain, usage_error
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.written import check_written, lines_into
 from connectagent.errors import BatchStopped, Paused, short_path
@@ -154,7 +154,8 @@ class Progress:
         self.priced = self.priced and item.cost is not None
         self.cost += item.cost or 0.0
         if isinstance(item.error, Paused) and item.record is not None:
-            self.waits.append(f"{item.id}: waits: {item.error.reason}; {how_to_decide(item.error)}")
+            for wait, command in zip(item.error.waiting, commands_to_decide(item.error), strict=True):
+                self.waits.append(f"{item.id}: waits: {wait.reason}; {command}")
         elif item.error is not None and item.status != "paused":
             self.failed += 1
             record = "" if item.record is None else f"; see connectagent log show {short_path(item.record)}"

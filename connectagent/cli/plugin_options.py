@@ -37,8 +37,8 @@ class AgentCommand(click.Command):
             name, equals, value = left.pop(0).partition("=")
             if name in own or name == "--" or not name.startswith("--"):
                 rest.append(f"{name}{equals}{value}")
-                takes_next = name in own and not equals and not getattr(own[name], "is_flag", True)
-                count = len(left) if name == "--" else 1 if takes_next else 0
+                count = len(left) if name == "--" else _values(own.get(name)) - bool(equals)
+                count = max(count, 0)
                 rest, left = [*rest, *left[:count]], left[count:]
             else:
                 ctx.meta.setdefault(_GIVEN, []).append(_read(ctx, name, value if equals else None, left, own))
@@ -53,6 +53,11 @@ class AgentCommand(click.Command):
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text("--PLUGIN-OPTION VALUE adds an installed plugin, as -p PLUGIN:OPTION=VALUE does.")
+
+
+def _values(option: click.Parameter | None) -> int:
+    """How many of the arguments that follow are the value of an option."""
+    return 0 if option is None or getattr(option, "is_flag", True) else option.nargs
 
 
 def with_given(ctx: click.Context, parameter: click.Parameter, value: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -9,24 +9,23 @@ from typing import Any
 import click
 
 from connectagent.cli import script
+from connectagent.cli.decide import DecidingCommand, decision_of
 from connectagent.cli.failure import usage_error
-from connectagent.cli.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, short_path
 from connectagent.records.find import find_record
 from connectagent.records.read import read_ends
 from connectagent.settings import overrides
 
 
-@click.command(cls=AgentCommand, short_help="Go on with a session that was stopped, paused or ended.")
+@click.command(cls=DecidingCommand, short_help="Go on with a session that was stopped, paused or ended.")
 @click.argument("record", required=False, metavar="[RECORD]")
 @click.argument("prompt", required=False)
 @click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else the one in the record.")
 @click.option("--from", "place", metavar="TURN[.ITERATION]", help="Go back to before this turn or iteration.")
 @click.option("--fork", is_flag=True, help="Write to a copy with an id of its own.")
-@click.option("--approve", is_flag=True, help="Approve the waiting call.")
-@click.option("--reject", metavar="WHY", help="Reject the waiting call; the model reads WHY.")
-@click.option("--answer", metavar="TEXT", help="Use TEXT in place of the waiting call.")
-@click.option("--wait", metavar="ID", help="The id of the call to decide, where several wait; the pause lists them.")
+@click.option("--approve", metavar="ID", help="Approve the waiting call with this id, which the pause printed.")
+@click.option("--reject", metavar="ID WHY", nargs=2, help="Reject this call; the model reads WHY.")
+@click.option("--answer", metavar="ID TEXT", nargs=2, help="Use TEXT in place of this call.")
 @click.option("--trust", metavar="POLICY", help="The policy for tool calls of agents that have none in the script.")
 @script.agent_options
 def resume(
@@ -35,10 +34,9 @@ def resume(
     path: str | None,
     place: str | None,
     fork: bool,
-    approve: bool,
-    reject: str | None,
-    answer: str | None,
-    wait: str | None,
+    approve: str | None,
+    reject: tuple[str, str] | None,
+    answer: tuple[str, str] | None,
     trust: str | None,
     plugins: tuple[str, ...],
     model: str | None,
@@ -49,11 +47,12 @@ def resume(
 
     A turn that was cut off or paused is finished first; then PROMPT, if given, is the next turn. RECORD is a path, a
     session's id, an agent's name for its newest record, a name in .co/evals, or the beginning of an id or a name; by
-    default the newest record.
+    default the newest record. A decision without an ID shows what waits, and asks; this needs a terminal.
     """
-    if approve + (reject is not None) + (answer is not None) > 1:
-        raise usage_error("give one of --approve, --reject WHY and --answer TEXT")
+    if sum(given is not None for given in (approve, reject, answer)) > 1:
+        raise usage_error("give one of --approve ID, --reject ID WHY and --answer ID TEXT")
     file = find_record(record).absolute()
+    decision = decision_of(file, approve, reject, answer)
     data = read_ends(file, None, 1)
     program = path or _script_of(file, data)
     overrides.update({"trust": trust} if trust else {})
@@ -61,7 +60,7 @@ def resume(
     module = script.load(program, traceback)
     agent = script.agent_called(module, str(data.get("agent"))) or _no_agent(module, str(data.get("agent")))
     script.has_plugins_of(agent, data)
-    result = agent.resume(file, place=place, fork=fork, approve=approve, reject=reject, answer=answer, wait=wait)
+    result = agent.resume(file, place=place, fork=fork, **decision)
     if prompt is not None:
         result = agent.input(prompt)
     click.echo(result if result is not None else f"{file.name} has no turn yet; give a prompt to begin one")

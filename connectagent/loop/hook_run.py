@@ -22,6 +22,7 @@ from connectagent.loop.stored import (
     hides_values,
     input_digest,
     no_values,
+    wait_id,
 )
 from connectagent.session.edits import as_data, peek_one
 from connectagent.session.journal import CLOSED, HANDLERS, WAIT, Journal
@@ -132,7 +133,7 @@ class HookRun:
     def edit_again(self, changes: list[TraceEntry]) -> None:
         """Repeat the edits of the handlers that ran before the turn stopped."""
         if changes:
-            calls = _calls_in(self.given)
+            calls = calls_in(self.given)
             then = list(map(peek_one, calls))
             edit_again(self.given, changes)
             show_pending(self.turn.conversation.snapshot, calls, then)
@@ -261,12 +262,17 @@ class HookRun:
         by = turn.boundary.owner_of(pause) or {}
         call = only_call(self.given)
         shown = None if call is None else as_data(call)
-        line: TraceEntry = {"type": WAIT, "id": f"{self.id}/wait:{by.get('handler')}", "hook": self.id, "of": self.hook}
+        calls = [as_data(one) for one in calls_in(self.given)]
+        id = wait_id(self.id, by.get("handler"), calls, pause.reason)
+        line: TraceEntry = {"type": WAIT, "id": id, "hook": self.id, "of": self.hook}
         line |= {"agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
+        if call is None and calls:
+            line["calls"] = calls
         line |= {"digest": input_digest(shown and shown["arguments"])}
         over = [*self.passed, [by.get("plugin"), by.get("handler")]]
         turn.log.append({**line, "over": over, **self.as_data(), **self._ending()})
-        return Waiting([Wait(line["id"], line["agent"], shown, pause.reason, line["digest"], by)], call, by)
+        wait = Wait(id, line["agent"], shown, pause.reason, line["digest"], by, calls=line.get("calls", []))
+        return Waiting([wait], call, by)
 
     # -- what the log has of it ------------------------------------------------------------------
 
@@ -281,7 +287,9 @@ class HookRun:
         if (line := past.closing(id, turn.id)) is not None:
             if self._is_lost(line):
                 return False
-            self.edit_again(turn.reapply(id))
+            changes = turn.reapply(id)
+            self._require_shown(changes)
+            self.edit_again(changes)
             self.take(line)
             if "rejected" in line:
                 raise turn.rejection(line["rejected"], line.get("by") or RESUMED)
@@ -303,6 +311,16 @@ class HookRun:
         self.edit_again(turn.reapply(id, self.passed))
         self.take(part)
         return part["type"] == WAIT and self._decided(part)
+
+    def _require_shown(self, changes: list[TraceEntry]) -> None:
+        """Raises `ToolRejected` if a person approved other calls than these, as they were when a handler waited."""
+        past = self.turn.past
+        number = past.wait_in(self.id) if past.waits else None
+        if number is None or not past.is_approved(past.lines[number]["id"]):
+            return
+        before = past.lines[:number]
+        edit_again(self.given, [change for change in changes if any(change is line for line in before)])
+        self.turn.require_shown(past.lines[number], self.id, calls_in(self.given))
 
     def _is_lost(self, line: TraceEntry) -> bool:
         """Whether handlers gave what a call that is to be made needs and no record has: a model, values of headers."""
@@ -331,7 +349,7 @@ class HookRun:
         if part["id"] not in past.decided:
             waits = [one for one in past.pending() if one.id == part["id"]]
             raise Waiting(waits, only_call(self.given), part.get("by"))
-        turn.require_shown(part, self.id, only_call(self.given))
+        turn.require_shown(part, self.id, calls_in(self.given))
         decision = past.lines[past.decided[part["id"]]]
         if "reject" in decision:
             if self.hook == "before_llm":
@@ -341,11 +359,9 @@ class HookRun:
         if "answer" in decision:
             self.value, self.by = self.convert(from_stored(decision["answer"])), RESUMED
             return True
-        calls = [self.given["tool_call"]] if self.hook == "before_each_tool" else self.given.get("tool_calls") or ()
-        for call in calls:
+        for call in calls_in(self.given):
             call.approved = True
         return False
-
 
 def _unchanged(value: Any) -> Any:
     return value
@@ -361,12 +377,12 @@ def calls_of(given: dict[str, Any]) -> tuple[Any, ...]:
     A call with an `error` is let pass since it is not run, and so is one of a tool that is not there.
     """
     tools: Mapping[str, Any] = given["agent"].tools.by_name
-    return tuple([(_tool_of(tools, call), call.name, call.error, copy_of(call.arguments)) for call in _calls_in(given)])
+    return tuple([(_tool_of(tools, call), call.name, call.error, copy_of(call.arguments)) for call in calls_in(given)])
 
 
 def are_calls(given: dict[str, Any], others: tuple[Any, ...] | None) -> bool:
     """Whether the tool calls among the arguments of a hook are still what `calls_of` returned."""
-    calls = _calls_in(given)
+    calls = calls_in(given)
     if others is None or len(calls) != len(others):
         return False
     tools: Mapping[str, Any] = given["agent"].tools.by_name
@@ -381,16 +397,17 @@ def are_calls(given: dict[str, Any], others: tuple[Any, ...] | None) -> bool:
 def are_tools(given: dict[str, Any], others: tuple[Any, ...]) -> bool:
     """Whether the tools of the calls are still the ones that `calls_of` returned: a handler may have exchanged them."""
     tools: Mapping[str, Any] = given["agent"].tools.by_name
-    return all([_tool_of(tools, call) is other[0] for call, other in zip(_calls_in(given), others, strict=False)])
+    return all([_tool_of(tools, call) is other[0] for call, other in zip(calls_in(given), others, strict=False)])
 
 
 def only_call(given: dict[str, Any]) -> ToolCall | None:
     """The tool call among the arguments of a hook; None where there is none, or where a round has several."""
-    calls = _calls_in(given)
+    calls = calls_in(given)
     return calls[0] if len(calls) == 1 else None
 
 
-def _calls_in(given: dict[str, Any]) -> list[ToolCall]:
+def calls_in(given: dict[str, Any]) -> list[ToolCall]:
+    """The tool calls among the arguments of a hook."""
     if "tool_calls" in given:
         return [call for call in given["tool_calls"] if isinstance(call, ToolCall)]
     call = given.get("tool_call")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -19,7 +20,7 @@ from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import input_digest
 from connectagent.output.text import describe
 from connectagent.session.edits import as_data
-from connectagent.session.journal import CLOSED, Journal, is_inside, place_of
+from connectagent.session.journal import CLOSED, WAIT_OF, Journal, calls_of, is_inside, place_of
 from connectagent.session.observers import is_by_observer
 from connectagent.session.repeats import Repeats
 from connectagent.session.snapshot import By, clone, same
@@ -108,16 +109,27 @@ class Operations:
         self.boundary.keep_owner(rejection, by)
         return rejection
 
-    def require_shown(self, wait: TraceEntry, place: str, call: ToolCall | None) -> None:
-        """Raises `ToolRejected` for a call that is not the one that a person was shown, if it waited at this place."""
-        shown, is_here = wait.get("call") or {}, wait["id"].rpartition("/wait:")[0] == place
-        now = (call.name, call.arguments) if call is not None and is_here else None  # else it waits for an inner call
-        if now is not None and not same(now, (shown.get("name"), shown.get("arguments"))):
+    def require_shown(self, wait: TraceEntry, place: str, calls: Sequence[ToolCall]) -> None:
+        """Raises `ToolRejected` for calls that are not those that a person was shown, if they waited at this place."""
+        if wait["id"].rpartition(WAIT_OF)[0] != place:  # it waits for an inner call
+            return
+        if wait.get("of") == "before_tools" and "calls" not in wait and wait.get("call") is None:  # of a record that was written before
+            return
+        shown = [(call.get("name"), call.get("arguments")) for call in calls_of(wait)]
+        now = [(call.name, call.arguments) for call in calls]
+        if not same(now, shown):
             raise self.rejection("a person decided about another call than this one, so it was not run")
 
     def is_known(self, id: str) -> bool:
         """Whether the log has the end of an operation."""
         return self.past is not None and id in self.past.closed and not self.past.is_open(id)
+
+    def was_resumed_after(self, kind: type[Exception], id: str) -> bool:
+        """Whether an operation ended before an error of this class ended the turn, which was resumed then."""
+        if self.past is None or id not in self.past.closed:
+            return False
+        later = self.past.lines[self.past.closed[id] + 1 :]
+        return any(line.get("id") == self.id and line.get("error_type") == kind.__name__ for line in later)
 
     def failed(self, id: str, error: BaseException) -> list[str]:
         """Note that an operation ended with an error; the operations that ended with the same error before."""

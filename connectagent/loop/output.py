@@ -127,9 +127,10 @@ class Form(Asked):
         wrong = self.problem(response, turn.agent.llm)
         if wrong is None:
             return True
-        if not turn.is_known(f"{turn.place}/model1"):  # answers of an earlier process do not count
-            turn.misfits += 1
-        if turn.misfits > turn.agent.output_retries:
+        turn.misfits += 1
+        if turn.was_resumed_after(OutputError, f"{turn.place}/model1"):  # by whoever wants it to be tried again
+            turn.misfits = 0
+        elif turn.misfits > turn.agent.output_retries:
             raise self.misfit(turn.agent.llm, wrong, response.content or "")
         turn.conversation.append(self.again(wrong), by={"plugin": "connectagent"})
         return False

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.loop.call_arguments import repeat_edit
 from connectagent.output.masking import current
+from connectagent.records.own import written_digest
 from connectagent.records.sent import difference, rebuilt
 from connectagent.session.edits import shown_options
-from connectagent.session.journal import MASKED, digest_of, marks_in
+from connectagent.session.journal import MASKED, WAIT_OF, digest_of, marks_in
 from connectagent.session.snapshot import clone, same
 
 
 def input_digest(value: Any) -> str:
     """A digest to distinguish inputs; one for all inputs with secrets, as another process may have others."""
     return MASKED if marks_in(current().value(value)) else digest_of(value)
+
+
+def wait_id(place: str, name: Any, calls: Sequence[TraceEntry], reason: str) -> str:
+    """The id of a wait: its place, who asked, and a digest of the calls that it is about; of the reason without calls.
+
+    A person decides by this id. So the decision is about these calls only, whatever waits at the place later.
+    """
+    about = [[call["name"], call["arguments"]] for call in calls] or reason
+    return f"{place}{WAIT_OF}{name}~{written_digest(about)[:12]}"
 
 
 def as_stored(value: Any) -> Any:

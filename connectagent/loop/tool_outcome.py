@@ -15,7 +15,7 @@ from connectagent.loop.deciding import refused
 from connectagent.loop.described import outlined
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.model_choice import MAX_RETRIES
-from connectagent.loop.stored import from_stored, input_digest
+from connectagent.loop.stored import from_stored, input_digest, wait_id
 from connectagent.loop.turn import Turn
 from connectagent.session.edits import as_data
 from connectagent.session.journal import LEFT, WAIT, Journal
@@ -135,9 +135,11 @@ class ToolOutcome:
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
-        turn.require_shown(past.lines[past.waits[waits[0]]], id, self.call)
-        self.call.approved = past.is_approved(f"{id}/wait:{self.call.name}")
-        if self.call.approved or not waits[0].startswith(f"{id}/wait:"):
+        own = past.wait_of_tool(id)  # it may have been approved before a call inside began to wait
+        if own is not None:
+            turn.require_shown(past.lines[past.waits[own]], id, [self.call])
+        self.call.approved = own is not None and past.is_approved(own)
+        if self.call.approved or waits[0] != own:
             return False
         if "reject" in decided[0]:
             raise self.turn.rejection(str(decided[0]["reject"]))
@@ -156,7 +158,8 @@ class ToolOutcome:
     def _wait(self, pause: Pause, id: str) -> Waiting:
         """Write that the tool itself waits for a person."""
         turn, call, by = self.turn, self.call, {"tool": self.call.name}
-        shown, wait = as_data(call), f"{id}/wait:{call.name}"
+        shown = as_data(call)
+        wait = wait_id(id, call.name, [shown], pause.reason)
         line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(shown["arguments"])}
         elsewhere = turn.agent.tools.is_elsewhere(call.name)

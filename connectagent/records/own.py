@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from connectagent.data import TraceEntry
-from connectagent.session.journal import WAIT, Journal
-from connectagent.settings.own import mark
+from connectagent.output.masking import current
+from connectagent.records.yaml_lines import json_line
+from connectagent.session.journal import WAIT, WAIT_OF, Journal, calls_of
+from connectagent.settings.own import blake2b, mark
 
 _ATTEMPT = re.compile(r".*/tool\d+", re.DOTALL)
 _ITERATION = re.compile(r".*/\d+", re.DOTALL)  # where `before_tools` decides about a round; elsewhere about one call
-_WAIT = "/wait:"
 
 
 def record_mark(id: str, script: str | None) -> str:
@@ -30,10 +31,28 @@ def is_own(head: dict[str, Any]) -> bool:
     return head.get("mark") == record_mark(str(head.get("id")), head.get("script"))
 
 
-def decision_mark(record: str, line: TraceEntry) -> str:
-    """The mark on a person's decision about a wait."""
-    kind = next((kind for kind in ("approve", "reject", "answer") if kind in line), "")
-    return mark("decision", record, str(line.get("id")), kind)
+def shown_digest(wait: TraceEntry) -> str:
+    """A digest of what a person is shown of a wait: the calls' names and arguments, with secrets masked; the reason."""
+    calls = [[call.get("name"), call.get("arguments")] for call in calls_of(wait)]
+    return written_digest([calls, wait.get("reason")])
+
+
+def decision_mark(session: str, line: TraceEntry, wait: TraceEntry) -> str:
+    """The mark on a person's decision: what was decided, about which calls, at which place of which session.
+
+    Args:
+        session: the id of the session.
+        line: the line of the decision.
+        wait: the line of what waits, as it stands in the record.
+    """
+    decided = [[kind, line[kind]] for kind in ("approve", "reject", "answer") if kind in line]
+    return mark("decision", session, str(line.get("id")), shown_digest(wait), written_digest(decided))
+
+
+def written_digest(value: Any) -> str:
+    """A digest of a value that is the same before it is written into a record and after it was read from there."""
+    written = json_line(current().value(value))
+    return blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def journal_of(lines: Iterable[TraceEntry], head: dict[str, Any]) -> Journal:
@@ -54,15 +73,28 @@ class RecordedJournal(Journal):
         super().__init__(lines)
         self._record, self._is_own = record, is_own
         for wait, number in list(self.decided.items()):
-            line = self.lines[number]
-            if line.get("mark") != decision_mark(record, line) and not self._is_settled(wait.rpartition(_WAIT)[0]):
-                del self.decided[wait]
+            if not self._is_by_user(wait, self.lines[number]) and not self._is_settled(wait.rpartition(WAIT_OF)[0]):
+                self._wait_again(wait)
         for table in (self.closed, self.parts):
             for id in [id for id in table if not self._is_believed(id)]:
                 self._forget(table, id)
 
     def with_lines(self, *lines: TraceEntry) -> RecordedJournal:
         return RecordedJournal([*self.lines, *lines], self._record, self._is_own)
+
+    def _is_by_user(self, wait: str, line: TraceEntry) -> bool:
+        """Whether a decision is this user's, about the calls that its wait shows, in this session."""
+        if wait not in self.waits or line.get("session") != self._record:
+            return False
+        return bool(line.get("mark") == decision_mark(self._record, line, self.lines[self.waits[wait]]))
+
+    def _wait_again(self, wait: str) -> None:
+        """Leave out a decision, and what the handlers that waited for it came to then."""
+        del self.decided[wait]
+        hook = self.lines[self.waits[wait]].get("hook") if wait in self.waits else None
+        if hook is not None:
+            self.closed.pop(hook, None)
+            self.parts[hook] = self.waits[wait]
 
     def is_over(self, hook: str, turn: str) -> bool:
         return (self._is_believed(hook) or hook in self.parts) and super().is_over(hook, turn)
@@ -102,7 +134,7 @@ class RecordedJournal(Journal):
             del table[id]
             return
         by = line.get("by") or {}
-        keys = ("type", "id", "hook", "of", "agent", "call", "reason", "by")
+        keys = ("type", "id", "hook", "of", "agent", "call", "calls", "reason", "by")
         kept: TraceEntry = {key: line[key] for key in keys if key in line}
         self.lines[table[id]] = {**kept, "over": [[by.get("plugin"), by.get("handler")]]}
 

@@ -38,6 +38,8 @@ def digest_of(value: Any) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+WAIT_OF = "/wait:"  # in the id of a wait: between the place that waits and who asked
+
 WITHHELD = "withheld"  # in a line: it has no texts and arguments, and is not looked up
 ABANDONED = "abandoned"  # the outcome of a turn that is not asked for again
 
@@ -65,6 +67,13 @@ def is_inside(id: str, outer: str) -> bool:
 def turns_in(id: str) -> list[str]:
     """The inner turns among the operations around a place, the outermost first."""
     return [id[: found.end()] for found in _ASKED.finditer(id) if found[1] == "turn"]
+
+
+def calls_of(wait: TraceEntry) -> list[dict[str, Any]]:
+    """The calls that a wait is about, as its line shows them; none where a model call waits."""
+    call = wait.get("call")
+    calls = wait.get("calls") if call is None else [call]
+    return [one for one in calls or () if isinstance(one, dict)]
 
 
 def is_aside(line: TraceEntry) -> bool:
@@ -314,6 +323,14 @@ class Journal:
         marks = marks_in(value)
         return bool(marks) and any(marks & marks_in(line) for line in self.lines if line.get(MASKED))
 
+    def wait_in(self, hook: str) -> int | None:
+        """The number of the line that says that a handler of a hook waits; None where none does."""
+        return next((number for number in self.waits.values() if self.lines[number].get("hook") == hook), None)
+
+    def wait_of_tool(self, attempt: str) -> str | None:
+        """The id of the wait of a tool's own function; None where it has not paused."""
+        return next((id for id in reversed(self.waits) if id.startswith(f"{attempt}{WAIT_OF}")), None)
+
     def is_approved(self, wait: str) -> bool:
         """Whether a person has approved a wait."""
         return wait in self.decided and bool(self.lines[self.decided[wait]].get("approve"))
@@ -321,7 +338,7 @@ class Journal:
     def pending(self) -> list[Wait]:
         """The undecided waits, in order."""
         open_ones = [self.lines[number] for id, number in self.waits.items() if id not in self.decided]
-        return [Wait(*map(one.get, _OF_WAIT), "elsewhere" in one) for one in open_ones]  # type: ignore
+        return [Wait(*map(one.get, _OF_WAIT), "elsewhere" in one, one.get("calls") or []) for one in open_ones]  # type: ignore
 
 
 def place_of(line: TraceEntry) -> str:

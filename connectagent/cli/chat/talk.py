@@ -168,9 +168,9 @@ class Chat:
         """Ask the person about what waits first; what goes on with the decision, None for later."""
         wait: Wait = paused.waiting[0]
         rows = [Row(0, ((f"{wait.agent} waits: {wait.reason or 'no reason was given'}", "bold yellow"),), wrap=True)]
-        if wait.call is not None:
-            rows += [Row(2, ((str(wait.call.get("name")), "bold"),))]
-            rows += argument_rows(current().value(wait.call.get("arguments") or {}))
+        for call in wait.calls if wait.call is None else [wait.call]:
+            rows += [Row(2, ((str(call.get("name")), "bold"),))]
+            rows += argument_rows(current().value(call.get("arguments") or {}))
         if len(paused.waiting) > 1:
             rows.append(Row(2, ((f"{len(paused.waiting) - 1} more wait behind it", "dim"),)))
         self.view.tell(*rows)

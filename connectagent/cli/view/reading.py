@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from connectagent.cli.failure import decision_option
 from connectagent.cli.log.reading import data_text
 from connectagent.cli.view.changes import MOST_CHANGES, changes_of, request_data, text_of_value
 from connectagent.cli.view.conversation import content_text, conversation_of, images_of, news_of
@@ -24,6 +25,7 @@ from connectagent.records.read import read_lazily
 from connectagent.records.requests import Request
 from connectagent.records.summary import summarise
 from connectagent.records.watched import WatchedAgent, request_of, watched_agents
+from connectagent.session.journal import calls_of
 
 _STOPPED = ("crashed", "interrupted", "unfinished")
 _AT_ONCE_S = 0.12  # how long a record is read before its first part is shown
@@ -104,15 +106,16 @@ class Reading:
         """What a person is to decide, each with the commands for it."""
         waits = []
         for id, line in self._listing.waits.items():
-            call = line.get("call")
-            shown = call_text(call["name"], call.get("arguments") or {}) if isinstance(call, dict) else ""
-            which = f" --wait {shlex.quote(id)}" if len(self._listing.waits) > 1 else ""
-            command, yes = f"{self._resume()}{which}", "--answer TEXT" if line.get("elsewhere") else "--approve"
+            shown = ", ".join(call_text(call["name"], call.get("arguments") or {}) for call in calls_of(line))
+            command = self._resume()
             waits.append({
                 "reason": excerpt(data_text(line.get("reason") or "no reason was given"), 600)["text"],
                 "call": excerpt(shown, 600)["text"],
                 "agent": data_text(line.get("agent")),
-                "commands": [f"{command} {yes}", f"{command} --reject 'why not'"],
+                "commands": [
+                    f"{command} {decision_option(id, bool(line.get('elsewhere')))}",
+                    f"{command} --reject {shlex.quote(id)} 'why not'",
+                ],
             })  # fmt: skip
         return waits
 

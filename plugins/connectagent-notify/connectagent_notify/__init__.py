@@ -187,18 +187,23 @@ def _waits(paused: Paused) -> str:
     """What waits for a decision, a line each."""
     lines = []
     for wait in paused.waiting:
-        asked = [] if wait.call is None else [wait.call["name"], json.dumps(mask(wait.call["arguments"]), default=repr)]
-        lines.append(" ".join([f"{wait.reason}:" if asked else wait.reason, *asked]))
+        calls = wait.calls if wait.call is None else [wait.call]
+        asked = [f"{call['name']} {json.dumps(mask(call['arguments']), default=repr)}" for call in calls]
+        lines.append(f"{wait.reason}: {', '.join(asked)}" if asked else wait.reason)
     return "\n".join(lines)
 
 
 def _command(paused: Paused) -> str:
-    """The command to decide; a line for each call where several wait."""
+    """The commands to decide, a line for each call that waits."""
     if paused.record is None:
         return ""
-    command = f"connectagent resume {shlex.quote(str(paused.record))} --approve"
-    several = [f"{command} --wait {shlex.quote(wait.id)}" for wait in paused.waiting if len(paused.waiting) > 1]
-    return "\n".join(several) or command
+    command = f"connectagent resume {shlex.quote(str(paused.record))}"
+    return "\n".join(f"{command} {_option(wait.id, wait.elsewhere)}" for wait in paused.waiting)
+
+
+def _option(id: str, elsewhere: bool) -> str:
+    """The option that lets a call go on: one that is carried out elsewhere cannot be approved."""
+    return f"--answer {shlex.quote(id)} TEXT" if elsewhere else f"--approve {shlex.quote(id)}"
 
 
 def _clipped(text: str) -> str:

@@ -108,7 +108,8 @@ def test_a_wait_is_told_with_the_call_and_how_to_decide(content: bool, service: 
         agent.resume(approve=True)
     waits, ended = service.got
     assert (waits["title"], waits["type"]) == ("main waits for you", "warning")
-    assert f"connectagent resume {paused.value.record} --approve" in waits["message"]
+    [wait] = paused.value.waiting
+    assert f"connectagent resume {paused.value.record} --approve '{wait.id}'" in waits["message"]
     assert ('too much: spend {"amount": 5' in waits["message"]) is content
     assert SECRET not in str(service.got) and "geranium" not in str(service.got)
     assert ended["message"] == ("Done." if content else "main: answered")
@@ -124,7 +125,7 @@ def test_of_several_waits_each_is_told_with_a_command_that_decides_it(
         agent.input("Go.")
     commands = [line for line in service.got[0]["message"].splitlines() if line.startswith("connectagent ")]
     assert [shlex.split(line)[2:] for line in commands] == [
-        [str(paused.value.record), "--approve", "--wait", wait.id] for wait in paused.value.waiting
+        [str(paused.value.record), "--approve", wait.id] for wait in paused.value.waiting
     ]
 
 

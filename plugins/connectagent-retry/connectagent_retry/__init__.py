@@ -23,6 +23,7 @@ from connectagent import (
     Retry,
     ToolArgumentsError,
     ToolCall,
+    TraceEntry,
     around_llm,
     on_agent_ready,
     on_error,
@@ -40,12 +41,19 @@ _KEPT = 1000  # calls whose course is remembered, in case that interrupted ones 
 
 @dataclass
 class _Course:
-    """How far a model call has come: its place in the list of models, and the attempts at this model."""
+    """How far a model call has come.
+
+    Attributes:
+        place: of its model in the list.
+        made: the attempts at this model.
+        seen: the attempts at all models in this process; another one may have made more before.
+    """
 
     request: LLMRequest
     first: str
     place: int = 0
     made: int = 0
+    seen: int = 0
 
 
 class Retries:
@@ -110,6 +118,7 @@ class Retries:
             course.place, course.made = place, 0
             request.model = self._model(course)
         course.made += 1
+        course.seen += 1
         try:
             yield
         except ProviderError as error:
@@ -128,7 +137,9 @@ class Retries:
             return self._decide_tool(agent, error, tool_call, attempt)
         if request is None or not isinstance(error, ProviderError) or error.kind not in PASSING | ELSEWHERE:
             return None
-        course = self._course(agent, request, attempt)
+        course = self._course(agent, request)
+        if attempt > course.seen:  # the turn was resumed in this call
+            course.made = max(course.made, _failures_in(agent.session["trace"]))
         wait_s = self._wait_s(error, course.made)
         may_pass = error.kind in PASSING and not self._is_open(self._model(course))
         if may_pass and course.made < self.attempts and wait_s <= self.max_wait_s:
@@ -158,14 +169,14 @@ class Retries:
 
     # -- the models ----------------------------------------------------------------------------
 
-    def _course(self, agent: Agent, request: LLMRequest, made: int = 0) -> _Course:
+    def _course(self, agent: Agent, request: LLMRequest) -> _Course:
         """The course of a call; one that another process began is known by the model that it has come to."""
         with self._lock:
             if (course := self._courses.get(id(request))) is None:
                 names = [name for name in self.fallback if request.model in (name, name.partition("/")[2])]
-                known = made > 0 and request.model != agent.llm.model and bool(names)
+                known = request.model != agent.llm.model and bool(names)
                 place = self.fallback.index(names[0]) + 1 if known else 0
-                course = _Course(request, request.model, place, made)
+                course = _Course(request, request.model, place)
                 while len(self._courses) >= _KEPT:
                     del self._courses[next(iter(self._courses))]
                 self._courses[id(request)] = course
@@ -187,3 +198,20 @@ class Retries:
         with self._lock:
             failures = self._failures.get(model, (0, 0.0))[0]
             self._failures[model] = (failures + 1 if failed else 0, time.monotonic())
+
+
+def _failures_in(trace: list[TraceEntry]) -> int:
+    """How many attempts at the newest model call have failed at its last model, in all processes."""
+    calls = [entry for entry in trace if entry["type"] == "llm_call" and entry.get("status") != "interrupted"]
+    last = calls[-1] if calls else {}
+    count = 0
+    for entry in reversed(calls):
+        if entry.get("status") != "error" or _call_of(entry) != _call_of(last) or entry["model"] != last["model"]:
+            break
+        count += 1
+    return count
+
+
+def _call_of(entry: TraceEntry) -> str:
+    """The place of a model call, which its attempts have in common."""
+    return str(entry.get("id")).rpartition("/model")[0] or str(entry.get("id"))

@@ -156,8 +156,9 @@ def _call(id: str, name: str, arguments: Any) -> list[BaseEvent]:
 
 def _result(entry: Any, front: FrontEnd) -> list[BaseEvent]:
     """What a call came to, with the call where it was not told; nothing where the front end has brought it."""
-    waited = f"{entry.get('id')}/wait:{entry['tool_name']}"
-    id = waited if waited in front.told else entry.get("call_id") or uuid.uuid4().hex
+    place = f"{entry.get('id')}/wait:"
+    waited = next((id for id in (*front.told, *front.results) if id.startswith(place)), None)
+    id = waited if waited is not None else entry.get("call_id") or uuid.uuid4().hex
     answered = entry["status"] == "stand_in" and (entry.get("by") or {}).get("plugin") == "(resume)"
     if waited in front.results or (answered and entry["tool_name"] in front.names and id != waited):
         return []

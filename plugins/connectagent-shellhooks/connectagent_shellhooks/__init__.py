@@ -134,13 +134,13 @@ class ShellHooks:
         """Stop and SubagentStop, which may let the agent go on."""
         if outcome not in ("answered", "truncated"):
             return None
-        event, key = ("Stop" if agent.parent is None else "SubagentStop"), f"temp:shellhooks:{agent.name}"
-        active = bool(agent.state.get(key))
+        event, key = ("Stop" if agent.parent is None else "SubagentStop"), f"shellhooks:{agent.name}"
+        active = agent.state.get(key) == agent.session["turn"]
         kind = "" if event == "Stop" else agent.name
         decided = self._fire(agent, event, kind, stop_hook_active=active, last_assistant_message=str(result))
         if decided.block is None or decided.stop is not None:
             return None
-        agent.state[key] = True
+        agent.state[key] = agent.session["turn"]  # not under `temp:`, which is gone where the turn is resumed
         return Continue(f"{event} hook: {decided.block}")
 
     @on_agent_closed
