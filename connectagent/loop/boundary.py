@@ -15,6 +15,7 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
+from connectagent.loop.described import Originals, keep_original
 from connectagent.session.changes import take_changes
 from connectagent.session.edits import EDITABLE, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
@@ -63,6 +64,7 @@ class Boundary:
         self.snapshot: Snapshot | None = None
         self.blames = 0  # how many errors were attributed to handlers
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
+        self.originals: Originals = {}  # of what `on_error` handlers raised
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
         self._straying = False
         self.alive = 0  # how many threads there were at the last look, and when the last handler or tool ended
@@ -87,6 +89,7 @@ class Boundary:
     def forget_errors(self) -> None:
         """Forget the errors, the running code and the slow calls of a turn that is over."""
         self._blamed.clear()
+        self.originals.clear()
         self.running.clear()
         self.frames.clear()
         self.slow_calls.clear()
@@ -183,6 +186,8 @@ class Boundary:
                 decided = error is expected or _is_decision(error, handler)
                 self._take_changes(handler, arguments, before, decided)
                 if error is not expected:
+                    if isinstance(error, Exception) and isinstance(expected, Exception):
+                        keep_original(error, expected)
                     self._blame_raised(error, handler, since, decided)
                 raise
             else:
