@@ -183,6 +183,7 @@ class Boundary:
                 if check and value is not None:
                     check_value(handler, value)
             except BaseException as error:
+                self.alive = threads()  # first: one that ends from here on may have changed something unseen
                 decided = error is expected or _is_decision(error, handler)
                 self._take_changes(handler, arguments, before, decided)
                 if error is not expected:
@@ -191,6 +192,7 @@ class Boundary:
                     self._blame_raised(error, handler, since, decided)
                 raise
             else:
+                self.alive = threads()
                 if before or (snapshot is not None and (self.replaced or not snapshot.unchanged())):
                     self._take_changes(handler, arguments, before)
                 return value
@@ -200,7 +202,6 @@ class Boundary:
     def _leave(self, handler: Handler, here: frame.Frame | None, started: float) -> None:
         self.running.pop()
         self.frames.pop()
-        self.alive = threads()
         if here is not None and (run := here.turn.runs.get(here.place)) is not None:
             run.ran(handler.by, handler.builtin)
         seconds = time.perf_counter() - started
@@ -237,7 +238,7 @@ class Boundary:
         finally:
             self.running.pop()
             self.frames.pop()
-            self.alive = threads()
+            self.alive = threads()  # before the changes are taken, as above
             if snapshot is not None:
                 if self.replaced:
                     self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
