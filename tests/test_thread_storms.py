@@ -153,6 +153,11 @@ class Model:
         return LLMResponse(None, calls)
 
 
+def _copy(function: Any) -> Any:
+    """The same function anew, since one function is for one hook."""
+    return type(function)(function.__code__, globals(), function.__name__, None, function.__closure__)
+
+
 def awaited(agent: Agent, prompt: str) -> None:
     asyncio.run(agent.ainput(prompt))
 
@@ -178,10 +183,11 @@ def storm(seed: int, spoiling: bool = False, way: str = "input", **more: Any) ->
         if chance.random() < 0.3:
             weather.begin(agent)
 
-    hooks = [before_llm, before_each_tool, after_each_tool, after_tools]
-    handlers = [hook(type(begins)(begins.__code__, globals(), "begins", None, begins.__closure__)) for hook in hooks]
+    hooks: list[Any] = [before_llm, before_each_tool, after_each_tool, after_tools]
+    handlers = [hook(_copy(begins)) for hook in hooks]
     agent = Agent("stormy", [work], llm=model, on_events=handlers, quiet=True, **{"log": False, **more})
-    take = {"input": agent.input, "awaited": partial(awaited, agent), "streamed": partial(streamed, agent)}[way]
+    ways: dict[str, Any] = {"input": agent.input, "awaited": partial(awaited, agent), "streamed": partial(streamed, agent)}
+    take = ways[way]
     try:
         for _ in range(2):
             with contextlib.suppress(*[HookResultError] if spoiling else []):
@@ -208,10 +214,9 @@ def test_so_it_is_however_a_turn_is_taken(way: str, parallel: Any) -> None:
         assert storm(seed, way=way, parallel_tools=parallel) == [], f"storm {seed}"
 
 
-@pytest.mark.parametrize("spoiling", [False, True])
-def test_the_record_tells_what_was_sent(spoiling: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_tells_what_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(2 * STORMS, 2 * STORMS + STORMS // 5):
         monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / str(seed)))
-        assert storm(seed, spoiling, log=None) == [], f"storm {seed}"
+        assert storm(seed, log=None) == [], f"storm {seed}"
         (path,) = (tmp_path / str(seed) / "evals").glob("*.yaml")
         assert assert_told(path) >= 3, f"storm {seed}"
