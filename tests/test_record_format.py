@@ -453,6 +453,15 @@ def an_error_that_is_raised_again() -> None:
     agent("raised_again", [], error, error, plugins=[again]).input("Go")
 
 
+def a_handler_that_fails_while_it_handles_an_error() -> None:
+    @on_error
+    def breaks() -> None:
+        raise KeyError("of the handler")
+
+    with pytest.raises(KeyError):
+        agent("handling", [], ValueError("busy"), plugins=[breaks]).input("Go")
+
+
 def a_stream_that_is_left() -> None:
     events = Agent("left", llm=ScriptedLLM("Hello."), quiet=True).stream("Go")
     next(events)
@@ -497,6 +506,7 @@ SESSIONS: list[Callable[[], None]] = [
     agents_inside,
     an_agent_inside_that_waits,
     an_error_that_is_raised_again,
+    a_handler_that_fails_while_it_handles_an_error,
     a_turn_that_is_taken_back,
     a_stream_that_is_left,
 ]

@@ -23,6 +23,7 @@ from connectagent.loop.call_arguments import (
     show_pending,
     take_pending,
 )
+from connectagent.loop.described import Originals, keep_original
 from connectagent.session.changes import take_changes
 from connectagent.session.edits import EDITABLE, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
@@ -71,6 +72,7 @@ class Boundary:
         self.snapshot: Snapshot | None = None
         self.blames = 0  # how many errors were attributed to handlers
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
+        self.originals: Originals = {}  # of what `on_error` handlers raised
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
         self._straying = False
         self.alive = 0  # how many threads there were at the last look, and when the last handler or tool ended
@@ -95,6 +97,7 @@ class Boundary:
     def forget_errors(self) -> None:
         """Forget the errors, the running code and the slow calls of a turn that is over."""
         self._blamed.clear()
+        self.originals.clear()
         self.running.clear()
         self.frames.clear()
         self.slow_calls.clear()
@@ -189,12 +192,16 @@ class Boundary:
                 if check and value is not None:
                     check_value(handler, value)
             except BaseException as error:
+                self.alive = threads()  # first: one that ends from here on may have changed something unseen
                 decided = error is expected or _is_decision(error, handler)
                 edited = self._take_changes(handler, arguments, before, decided)
                 if error is not expected:
+                    if isinstance(error, Exception) and isinstance(expected, Exception):
+                        keep_original(error, expected)
                     self._blame_raised(error, handler, since, decided)
                 raise
             else:
+                self.alive = threads()
                 if before or (snapshot is not None and (self.replaced or not snapshot.unchanged())):
                     edited = self._take_changes(handler, arguments, before)
                 return value
@@ -204,7 +211,6 @@ class Boundary:
     def _leave(self, handler: Handler, here: frame.Frame | None, started: float, edited: bool) -> None:
         self.running.pop()
         self.frames.pop()
-        self.alive = threads()
         if here is not None and (run := here.turn.runs.get(here.place)) is not None:
             run.ran(handler.by, handler.builtin, edited and not handler.shadowed)
         seconds = time.perf_counter() - started
@@ -241,7 +247,7 @@ class Boundary:
         finally:
             self.running.pop()
             self.frames.pop()
-            self.alive = threads()
+            self.alive = threads()  # before the changes are taken, as above
             if snapshot is not None:
                 if self.replaced:
                     self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it

@@ -21,7 +21,6 @@ from connectagent.session.edits import shown_options
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import as_response, describe_answer
 from connectagent.session.snapshot import By, clone
-from connectagent.session.surroundings import threads
 from connectagent.session.usage import count
 from connectagent.tools.awaiting import CALLER
 
@@ -79,6 +78,7 @@ class Call(Choice):
         id: its place.
         error: the error with which it failed.
         own: the model's own answer or error in the form of a trace entry; None if the model was not asked.
+        messages: the messages that it is sent, which nobody else changes any more.
         sent: what the model was sent.
         noted: keys of its entry that are known before it ends.
         entry: its `llm_call` entry.
@@ -86,6 +86,7 @@ class Call(Choice):
     """
 
     own: dict[str, Any] | None = None
+    messages: list[Message]
     sent: dict[str, Any]
     _began: float | None = None  # None where a handler stands in for the model
 
@@ -157,10 +158,9 @@ class Call(Choice):
         turn, conversation = self.turn, self.conversation
         if turn.ended is not self.ended:
             raise TurnEnded
+        self.messages = self.request.messages
         if conversation is not None:
-            if threads() > 0:  # a thread that a handler left behind may have changed the request
-                turn.boundary.settle()
-            conversation.mend(self.request)  # here, as handlers of this call may have changed the messages
+            self.messages = conversation.mend(self.request)  # here, as handlers of this call may change them
             self.announced = conversation.announced
         try:
             response = as_response(self._send())
@@ -191,16 +191,17 @@ class Call(Choice):
         self.sent = {"model": name or llm.model, "tools": tools, "options": options and shown_options(options)}
         self.sent["output"] = form and form.sent_to(llm)
         if conversation is None:
-            self.sent["messages"] = clone(list(request.messages))
+            self.sent["messages"] = clone(list(self.messages))
         else:
             self.sent["names"] = names
             if request.messages is not conversation.session["messages"]:
-                self.sent["edited"] = clone(difference(request.messages, conversation.session["messages"]))
+                self.sent["edited"] = clone(difference(self.messages, conversation.snapshot.originals))
         if turn.log.recording:
-            self.noted["digest"] = sent_digest(self.sent, request.messages, conversation)
+            edited = self.messages if conversation is None or "edited" in self.sent else None
+            self.noted["digest"] = sent_digest(self.sent, edited, conversation)
         ask = llm.complete if self._is_plain else partial(self.send or self._ask_model, llm)
         try:
-            return ask(request.messages, tools or None)
+            return ask(self.messages, tools or None)
         finally:
             if form is not None:  # the endpoint may have refused the schema, so that it was asked in words
                 self.sent["output"] = form.sent_to(llm)
@@ -247,12 +248,11 @@ class Call(Choice):
         if own is not None:  # the model was asked
             if shown is not own and shown != own:
                 entry["original"] = outlined(own)
-            if conversation is not None and (later := conversation.announced - self.announced):
-                entry["entries_since_request"] = later
             entry |= _news(self.sent, dict(_NOTHING) if conversation is None else conversation.sent)
         if conversation is not None and self._began is not None:
             conversation.changed = False
-        turn.conversation.trace(entry)
+        since = self.announced if own is not None and conversation is not None else None
+        turn.conversation.trace(entry, since=since)
 
     def _lost(self) -> None:
         """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""

@@ -8,6 +8,7 @@ from typing import Any
 from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TraceEntry
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.described import handling
 from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.session.edits import shown_options
@@ -112,9 +113,11 @@ class Choice:
         """The value of an `on_error` handler for a failed attempt, or None."""
         place = self.place.removeprefix(f"{self.turn.id}/")
         given: dict[str, Any] = {"error": error, "tool_call": None, "request": self.request, "attempt": self.number}
-        answer = self.turn.decide("on_error", f"{place}/", suffix=self.number, over=self.running("on_error"), **given)
-        if answer is not None:
-            self.turn.host.require(answer, LLMResponse, str, Retry)
+        over = self.running("on_error")
+        with handling(error, self.turn.boundary.originals):
+            answer = self.turn.decide("on_error", f"{place}/", suffix=self.number, over=over, **given)
+            if answer is not None:
+                self.turn.host.require(answer, LLMResponse, str, Retry)
         return answer
 
     def _recover(self, response: LLMResponse, by: By) -> LLMResponse:

@@ -14,6 +14,7 @@ from connectagent.data import Log, ToolCall, TraceEntry
 from connectagent.errors import Paused, ToolRejected, Waiting
 from connectagent.frame import Frame, in_id
 from connectagent.loop.between_steps import NO_CHANGES, BetweenSteps, until_passed
+from connectagent.loop.described import describe_error
 from connectagent.loop.divergence import expect
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
@@ -209,6 +210,8 @@ class Operations:
             return self._paused(error)
         by = self.boundary.owner_of(error)
         entry = {"type": "error", "by": by, "error": describe(str, error), "error_type": type(error).__name__}
+        if (handled := self.boundary.originals.get(id(error))) is not None:
+            entry["handling"] = describe_error(handled[1])
         self.conversation.trace_quietly(entry)
         return error
 

@@ -12,7 +12,7 @@ from connectagent.errors import Diverged, Pause, ToolRejected, TurnEnded, Waitin
 from connectagent.loop.beside import RUNS_ON
 from connectagent.loop.call_entry import ENDED, FAILED, IN_DOUBT, LACKS, LOST, OF_ATTEMPT, as_result, attempt_of
 from connectagent.loop.deciding import refused
-from connectagent.loop.described import outlined
+from connectagent.loop.described import handling, outlined
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.model_choice import MAX_RETRIES
 from connectagent.loop.stored import from_stored, input_digest, wait_id
@@ -219,7 +219,8 @@ class ToolOutcome:
             if self.error is None or self.decided:  # the log has an error, and guards refuse the call now
                 return
             given: dict[str, Any] = {"tool_call": self.call, "request": None, "attempt": number}
-            answer = turn.decide("on_error", self.place, as_result, suffix=number, error=self.error, **given)
+            with handling(self.error, turn.boundary.originals):
+                answer = turn.decide("on_error", self.place, as_result, suffix=number, error=self.error, **given)
             if answer is None or (isinstance(answer.value, Retry) and not self._may_retry()):
                 return
             if isinstance(answer.value, Retry):

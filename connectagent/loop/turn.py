@@ -277,7 +277,7 @@ class Turn(Operations):
         assert ended is not None
         if ended is STOPPED:
             raise interrupt()
-        messages = self.conversation.session["messages"]
+        messages = self.conversation.snapshot.copy["messages"]
         last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
         if ended.result is None:
             return ended._replace(result=text_of(last.get("content")) if last else "")

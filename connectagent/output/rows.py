@@ -309,6 +309,8 @@ def _shadow(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 def _failure(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     by = entry.get("by")
     text = f"{glyphs.bad} {actor_with_place(by) + ' raised ' if isinstance(by, dict) else ''}{_error(entry)}"
+    if isinstance(original := entry.get("handling"), dict):
+        text += f" (while handling {_error(original)})"
     return [Row(4, ((text, "red"),), wrap=True)]
 
 

@@ -130,24 +130,24 @@ class Digests:
         return _whole(hashed, self._given[1])
 
 
-def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any) -> str:
+def sent_digest(sent: dict[str, Any], messages: list[Message] | None, conversation: Any) -> str:
     """The digest of a request of the running turn; what is as it was in the call before is not looked at again.
 
     Args:
         sent: its `model`, the schemas of its `tools`, its `options`, and the `output` that it asks for.
-        messages: its messages.
+        messages: its messages; None: they are those of the conversation.
         conversation: the conversation, which keeps in its `sent` what the next digest needs; None for a call of a
             handler or tool.
     """
     if conversation is None:
-        return digest(sent["model"], messages, sent["tools"], sent["options"], sent["output"])
-    own, before = conversation.session["messages"], conversation.sent
+        return digest(sent["model"], messages or (), sent["tools"], sent["options"], sent["output"])
+    before, snapshot = conversation.sent, conversation.snapshot
     mark = partial(_mark_as_recorded, instead=conversation.instead)
-    marks = _marks_of(own, conversation.snapshot, mark)
-    if messages is own:
-        hashed = _hash_behind(marks, conversation.snapshot, before)
+    marks = _marks_of(snapshot.copy["messages"], snapshot, mark)
+    if messages is None:
+        hashed = _hash_behind(marks, snapshot, before)
     else:
-        known = dict(zip(map(id, own), marks, strict=True))
+        known = dict(zip(map(id, snapshot.originals), marks, strict=True))
         hashed = _hash_of(known.get(id(one)) or mark(one) for one in messages)
     given = sent["model"], sent["tools"], sent["options"], sent["output"]
     if not same(before.get("given"), given):

@@ -49,7 +49,7 @@ class TurnItem:
             self.iterations |= iterations_in([entry])
         elif kind == "user_input" and own:
             self.begun = True
-            messages: Any = agent.current_session and agent.current_session["messages"]
+            messages = agent.conversation.snapshot.originals
             self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
 
     def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
@@ -74,7 +74,7 @@ class TurnItem:
             "tools_called": encoder.line(self.tools),
             "result": encoder.line(result),
             "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
-            "messages": encoder.messages(self._own(session["messages"])),
+            "messages": encoder.messages(self._own(agent.conversation.snapshot)),
             **({"handlers": encoder.line(long)} if long else {}),
             **({"stream_left": "true"} if _is_left(turn) else {}),
             "session": encoder.line(totals.data()),  # after everything long: listing records reads the tail only
@@ -87,13 +87,18 @@ class TurnItem:
         pairs["status"] = encoder.scalar(status)
         return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
 
-    def _own(self, messages: list[Any]) -> list[Any]:
-        """The turn's messages; handlers may have changed how many come before them."""
+    def _own(self, snapshot: Any) -> list[Any]:
+        """The turn's messages, as its entries tell them; handlers may have changed how many come before them.
+
+        What a thread has changed since then is told by entries of the next turn.
+        """
+        messages = snapshot.originals
         first = min(self.first_message, len(messages))
         if self.anchor is not None and (first == len(messages) or messages[first] is not self.anchor):
             found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
             first = next(found, first)
-        return messages[first:]
+        own: list[Any] = snapshot.copy["messages"][first:]
+        return own
 
 
 def _is_left(turn: Any) -> bool:

@@ -154,7 +154,7 @@ class RecordLog(MemoryLog):
                     self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
             self._withheld.clear()
             MemoryLog.begin(self, turn)
-            written = TurnItem(min(self._messages, len(self._session["messages"])))
+            written = TurnItem(min(self._messages, len(turn.conversation.snapshot.originals)))
             if turn.past is not None:
                 written.resume(turn.past.lines)
             self._write("")  # handlers may ask for the file
@@ -180,7 +180,7 @@ class RecordLog(MemoryLog):
             try:
                 if told:
                     self._write(told)
-                    self._messages = len(self._session["messages"])
+                    self._messages = len(turn.conversation.snapshot.originals)
             finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
                 if self._file is not None:
                     self._file.close()

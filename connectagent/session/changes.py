@@ -129,12 +129,13 @@ def take_messages(snapshot: Snapshot, by: By | None = None) -> list[TraceEntry]:
         HookResultError: a message has a form that no provider would accept.
     """
     copies = snapshot.copy["messages"]
-    changed, come, entries = _message_changes(by, copies, snapshot.originals, snapshot.messages)
+    now = list(snapshot.messages)  # once: a thread may change them at any moment
+    changed, come, entries = _message_changes(by, copies, snapshot.originals, now)
     if changed.start < changed.stop or come:
         snapshot.valid = min(snapshot.valid, max(changed.start - 1, 0))  # not all of them, if the last ones are gone
         snapshot.replaced(changed.start, changed.stop, len(come))
     copies[changed] = come
-    snapshot.originals = list(snapshot.messages)
+    snapshot.originals = now
     return entries
 
 
@@ -163,12 +164,12 @@ def _message_changes(
     while last < shorter - first and same(old[-1 - last], new[-1 - last]):
         last += 1
     changed = slice(first, len(old) - last)
-    gone, come = old[changed], new[first : len(new) - last]
+    gone = old[changed]
+    kept = _kept(originals[changed], new[first : len(new) - last])
+    come = clone(new[first : len(new) - last])  # what is checked is what is kept
     for message in come:
         if by is not None and (problem := message_problem(message)):
             raise HookResultError(f"{_who(by)} left a message that no model accepts, {message!r}: {problem}")
-    kept = _kept(originals[changed], come)
-    come = clone(come)
     entries: list[TraceEntry] = []
     at, start = 0, 0
     for was, now in [*kept, (len(gone), len(come))]:

@@ -10,8 +10,17 @@ from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
-from connectagent.session.changes import session_problem, take_changes, take_messages
-from connectagent.session.messages import LEFT_OUT, is_open, is_valid, mended, place_of_result, says_nothing, sendable
+from connectagent.session.changes import session_problem, take_changes
+from connectagent.session.messages import (
+    LEFT_OUT,
+    is_open,
+    is_valid,
+    mended,
+    message_problem,
+    place_of_result,
+    says_nothing,
+    sendable,
+)
 from connectagent.session.observers import OWN, PROGRAM, around_tool_at, is_by_observer
 from connectagent.session.prompt import Prompt, last_filled
 from connectagent.session.repeats import Repeats
@@ -123,7 +132,7 @@ class Conversation:
         self.state_before = self.snapshot.copy["state"]  # replaced with each change, never modified
         while self.unmerged:  # the waiting turn is given up
             self.merge(self.unmerged.pop(0))
-        messages, state, filled = self.session["messages"], self.session["state"], self._filled
+        messages, state, filled = self.snapshot.copy["messages"], self.session["state"], self._filled
         system = messages[0] if messages and messages[0]["role"] == "system" else None
         if system and system["content"] == filled:  # one that was edited stays as it is
             filled = self.prompt.fill(state, self.name)
@@ -131,7 +140,7 @@ class Conversation:
         self.session.update(iteration=0, user_prompt=prompt, result=None, outcome=None)
         if system and filled != self._filled:
             self._filled = filled
-            self.snapshot.set_content(system, filled)
+            self.snapshot.set_content(self.snapshot.originals[0], filled)
             recorded = self.prompt.as_data(state)
             self.instead = {} if recorded == filled else {filled: recorded}
             message = {**system, "content": recorded}
@@ -171,14 +180,14 @@ class Conversation:
         then another one says where it is. An answer that asks for tools begins a round of the trace.
         """
         self._settle()
-        index = len(self.session["messages"])
-        self.snapshot.insert(message, index)
+        index = len(self.snapshot.originals)
+        self.snapshot.insert(message)
+        own = clone(self.snapshot.copy["messages"][index])  # which no thread can change
         if by is not None:
-            entry = {"type": "message", "by": by, "index": index, "message": clone(message)}
-            self.trace({**entry, **self.changed_by(by)})
-        elif message["role"] == "assistant" and self.changed:
-            self.trace({"type": "assistant", "index": index, "message": clone(message)})
-        if by is None and "tool_calls" in message and (restored := self.snapshot.traced.begin_round()):
+            self.trace({"type": "message", "by": by, "index": index, "message": own, **self.changed_by(by)}, settled=True)
+        elif own["role"] == "assistant" and self.changed:
+            self.trace({"type": "assistant", "index": index, "message": own}, settled=True)
+        if by is None and "tool_calls" in own and (restored := self.snapshot.traced.begin_round()):
             self.announce(restored)
 
     def set_state(self, wanted: dict[str, Any], by: By) -> None:
@@ -234,13 +243,26 @@ class Conversation:
 
     # -- the trace -----------------------------------------------------------------------------
 
-    def trace(self, entry: TraceEntry, at: str | None = None) -> None:
-        """Add an entry to the trace and announce it; `at` is its place, where it is known."""
+    def trace(
+        self, entry: TraceEntry, at: str | None = None, since: int | None = None, *, settled: bool = False
+    ) -> None:
+        """Add an entry to the trace and announce it.
+
+        Args:
+            entry: the entry.
+            at: its place, where it is known.
+            since: of a model call: `announced` when its request was sent.
+            settled: whether the entry tells what was just done to the messages, so that no change of a thread may be
+                told between.
+        """
         if self.repeats is not None and self.repeats.has(entry, self._around.place()):
             return
-        self._settle()
+        if not settled:
+            self._settle()
         if self._running.pending:
             self._running.announce_pending()
+        if since is not None and self.announced > since:  # threads may have changed something just now
+            entry["entries_since_request"] = self.announced - since
         self._emit([(entry, self._add(entry, at))])
 
     def trace_quietly(self, entry: TraceEntry) -> None:
@@ -316,14 +338,15 @@ class Conversation:
         `entry` is the call's entry, if it is to be traced.
         """
         self._settle()
-        index, there = place_of_result(self.session["messages"], call.id)
-        if there is not None:
+        snapshot = self.snapshot
+        index, there = place_of_result(snapshot.copy["messages"], call.id)
+        if index is not None and there is not None:
             if not same(there.get("content"), content):
-                self.snapshot.set_content(there, content)
+                snapshot.set_content(snapshot.originals[index], content)
         elif index is not None:
             self.snapshot.insert({"role": "tool", "tool_call_id": call.id, "content": content}, index)
         if entry is not None:
-            self.trace(entry)
+            self.trace(entry, settled=True)
 
     def amend(self, call: ToolCall, entry: TraceEntry, **changed: Any) -> None:
         """Change a traced entry of a call, and its result with it."""
@@ -344,7 +367,8 @@ class Conversation:
             result: of those that were not run, as the turn stops; None: it goes on, and each had a result, which
                 handlers may have removed.
         """
-        self.session["pending_tools"], messages = None, self.session["messages"]
+        self.session["pending_tools"] = None
+        messages = self.snapshot.copy["messages"]
         if is_valid(messages, self.snapshot.valid):  # so each has its result
             self.snapshot.valid = len(messages)
             return
@@ -364,31 +388,55 @@ class Conversation:
                 if is_open(messages, call.id):
                     self.answer(call, result)
 
-    def mend(self, request: LLMRequest | None = None, *, silently: bool = False) -> None:
-        """Make the conversation valid for every provider, whatever was done to it."""
-        messages, valid = self.session["messages"], self.snapshot.valid
-        says_something = messages and messages[-1]["role"] != "assistant"  # if it is valid: a result has its call
-        if request is not None and request.messages is not messages:
-            request.messages = sendable(request.messages)
-        elif (request is None or says_something) and (valid == len(messages) or is_valid(messages, valid)):
-            self.snapshot.valid = len(messages)
-        else:
-            self._mend(messages, request, silently)
+    def mend(self, request: LLMRequest | None = None, *, silently: bool = False) -> list[Message]:
+        """Make the conversation valid for every provider, whatever was done to it.
 
-    def _mend(self, messages: list[Message], request: LLMRequest | None, silently: bool) -> None:
-        changed = request is not None and says_nothing(messages)
-        if changed:  # no provider accepts an empty conversation
+        The messages of a model call are taken here and nowhere else. Where threads may change them at any moment, they
+        are the snapshot's: what a thread changes afterwards counts in the next request.
+
+        Args:
+            request: a request that is to be sent, whose messages may be others than the conversation's.
+            silently: whether nothing is traced.
+
+        Returns:
+            The messages to send.
+        """
+        own = self.session["messages"]
+        snapshot = self.snapshot
+        are_others = request is not None and (self._running.alive > 0 or threads() > 0)  # or there were, just now
+        if are_others:
+            self._running.settle()
+        if request is not None and request.messages is not own:
+            if are_others:
+                request.messages = [one for one in clone(list(request.messages)) if message_problem(one) is None]
+            request.messages = sendable(request.messages)
+            return request.messages
+        messages = snapshot.copy["messages"]
+        says_something = messages and messages[-1]["role"] != "assistant"  # if it is valid: a result has its call
+        if (request is None or says_something) and (
+            snapshot.valid == len(messages) or is_valid(messages, snapshot.valid)
+        ):
+            snapshot.valid = len(messages)
+        else:
+            self._mend(request, silently)
+        if request is not None and request.messages is not own:
+            return request.messages
+        return list(snapshot.copy["messages"]) if are_others else snapshot.messages
+
+    def _mend(self, request: LLMRequest | None, silently: bool) -> None:
+        snapshot = self.snapshot
+        if request is not None and says_nothing(snapshot.copy["messages"]):  # no provider accepts an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
         for announced in (True, True, False):  # a handler of that trace entry may break it again
-            valid, before = is_valid(messages, self.snapshot.valid), len(messages)
-            self.snapshot.valid = before
+            self._settle()
+            messages = snapshot.copy["messages"]
+            valid, before = is_valid(messages, snapshot.valid), len(messages)
+            snapshot.valid = before
             if valid:
                 break
-            messages[:] = mended(messages)
-            changed = True
-            take_messages(self.snapshot)
-            self.snapshot.valid = len(messages)
+            snapshot.adopt(mended(messages))
+            snapshot.valid = len(snapshot.originals)
             if announced and not silently:
-                self.trace({"type": "mended", "messages_before": before, "messages": len(messages)})
-        if changed and request is not None and says_nothing(messages):  # a handler of those entries emptied it again
-            request.messages = sendable(messages)
+                self.trace({"type": "mended", "messages_before": before, "messages": snapshot.valid}, settled=True)
+        if request is not None and says_nothing(snapshot.copy["messages"]):
+            request.messages = sendable(clone(snapshot.copy["messages"]))  # it was emptied again meanwhile

@@ -242,6 +242,7 @@ class Error(Entry, total=False):
     type: Required[Literal["error"]]
     error: Required[str]
     error_type: Required[str]
+    handling: dict[str, Any]  # the error that an `on_error` handler was to handle when it raised this one
 
 
 class TraceRestored(Entry, total=False):

@@ -128,14 +128,43 @@ class Snapshot:
         self.marked = min(self.marked, start)
 
     def insert(self, message: Message, index: int | None = None) -> None:
-        """Add a message to the conversation and to the snapshot, at the end or before `index`."""
-        index = len(self.messages) if index is None else index
-        self.messages.insert(index, message)
+        """Add a message to the conversation and to the snapshot, at the end or before the snapshot's `index`."""
+        copied = clone(message)  # before a thread can change it
+        if index is None or index >= len(self.originals):
+            index = len(self.originals)
+            self.messages.append(message)
+        else:
+            self.messages.insert(self._place(index), message)
         self.originals.insert(index, message)
-        self.copy["messages"].insert(index, clone(message))
+        self.copy["messages"].insert(index, copied)
         self.marks.insert(index, None)
         self.marked = min(self.marked, index)
         self.valid = min(self.valid, index)
+
+    def _place(self, index: int) -> int:
+        """Where a message of the snapshot stands in the conversation, in which a thread may have moved it by now."""
+        now = list(self.messages)
+        original = self.originals[index]
+        if index < len(now) and now[index] is original:
+            return index
+        return next((at for at, message in enumerate(now) if message is original), min(index, len(now)))
+
+    def adopt(self, messages: list[Message]) -> None:
+        """Make the conversation what was made from the snapshot's own copies.
+
+        Args:
+            messages: these copies in another order, without some of them, or with new messages among them.
+        """
+        known = {id(copy): original for copy, original in zip(self.copy["messages"], self.originals, strict=True)}
+        originals = [known[id(one)] if id(one) in known else clone(one) for one in messages]
+        theirs = {id(one) for one in self.originals}
+        strayed = [one for one in list(self.messages) if id(one) not in theirs]  # of a thread, a moment ago
+        self.messages[:] = [*originals, *strayed]
+        self.originals = originals
+        self.copy["messages"] = list(messages)
+        self.marks[:] = [None] * len(messages)
+        self.marked = 0
+        self.valid = 0
 
     def set_content(self, message: Message, content: Any) -> None:
         """Change the content of a message of the conversation."""

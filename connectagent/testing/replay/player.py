@@ -265,7 +265,8 @@ class Player:
         since = len(trace)
         while since and trace[since - 1].get("type") not in ("llm_call", "user_input"):
             since -= 1
-        own = None if messages is session["messages"] else clone(messages)
+        is_own = messages is session["messages"] or messages == self.agent.conversation.snapshot.copy["messages"]
+        own = None if is_own else clone(messages)
         names, changes = names_of(tools), request_changes(trace[since:])
         moment = self._moment_now()
         self.requests.add(own, moment, tools)
@@ -281,8 +282,9 @@ class Player:
         """The conversation; what is as it was in the request before is neither compared nor copied."""
         snapshot = self.agent.conversation.snapshot
         kept = min(snapshot.marked, len(self._moment))
-        self._moment = Moment([(clone(one), {}) for one in snapshot.messages[kept:]], self._moment, kept)
-        snapshot.marked = len(snapshot.messages)
+        messages = snapshot.copy["messages"]  # not those that a thread may change
+        self._moment = Moment([(clone(one), {}) for one in messages[kept:]], self._moment, kept)
+        snapshot.marked = len(messages)
         return self._moment
 
     # -- the tools -----------------------------------------------------------------------------

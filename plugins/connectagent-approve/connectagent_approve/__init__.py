@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import sys
+import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -72,6 +73,8 @@ _SHELL_WORDS = {"bash", "cmd", "command", "exec", "execute", "powershell", "run"
 _SHELL_PARAMETERS = ("command", "cmd")
 # Arguments that cannot change what a line does; `cwd` and `env` can.
 _BESIDE: Mapping[str, type] = {"description": str, "timeout": int, "timeout_ms": int, "timeout_s": int}
+_WORD = re.compile(r"\w+")
+_LIKE_LATIN = ("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE")  # scripts with letters that look like Latin ones
 _SHOWN = 10_000  # characters of an argument that the user is shown
 
 
@@ -269,7 +272,26 @@ def _say(*lines: str, end: str = "\n") -> None:
 
 def _visible(text: str) -> str:
     """Text without a character that a terminal would obey: arguments cannot hide or fake the question."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    shown = "".join(one if one.isprintable() else _escaped(one) for one in text)
+    return shown if shown.isascii() else _WORD.sub(_spelled, shown)
+
+
+def _spelled(word: re.Match[str]) -> str:
+    """A word in which letters that pass for Latin ones are escaped, if it has Latin ones too."""
+    if word[0].isascii() or not any(one.isascii() and one.isalpha() for one in word[0]):
+        return word[0]
+    return "".join(_escaped(one) if _passes_for_another(one) else one for one in word[0])
+
+
+def _passes_for_another(sign: str) -> bool:
+    if sign.isascii():
+        return False
+    is_other_form = unicodedata.normalize("NFKC", sign).isascii()  # such as a wide letter
+    return is_other_form or unicodedata.name(sign, "").startswith(_LIKE_LATIN)
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape").decode()
 
 
 def _wrapped(text: str) -> list[str]:

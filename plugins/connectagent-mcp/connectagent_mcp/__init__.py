@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import re
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +24,7 @@ from connectagent import (
     resource,
 )
 from connectagent_mcp.hub import Connection, Hub, McpError
+from connectagent_mcp.names import ToolNames, plain_name, tool_name
 from connectagent_mcp.servers import read_servers
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from connectagent import Agent
 
-__all__ = ["Mcp", "McpError"]
+__all__ = ["Mcp", "McpError", "tool_name"]
 
 Progress = Callable[[str, str, float, "float | None", "str | None"], None]
 
@@ -66,12 +66,15 @@ class Mcp:
         on_progress: Progress | None = None,
     ) -> None:
         self.servers = read_servers(servers, file)
+        self.names = ToolNames([server["name"] for server in self.servers])
         self.timeout_s, self.on_progress = timeout_s, on_progress
         self._given: WeakKeyDictionary[Any, dict[str, tuple[int, list[str]]]] = WeakKeyDictionary()
 
     @on_agent_ready
     def bring_tools(self, agent: Agent, mcp_hub: Hub) -> None:
         """Connect, all servers at once, and add their tools. A server that cannot be reached is a warning."""
+        for problem in self.names.renamed():
+            warnings.warn(f"mcp: {problem}", PluginWarning, stacklevel=2)
         found = [mcp_hub.connection(server) for server in self.servers]
         with ThreadPoolExecutor(max(1, len(found))) as threads:
             list(threads.map(self._reach, found))
@@ -127,9 +130,11 @@ class Mcp:
         """What makes the tools of a server, and those for its resources and prompts."""
         server, can = connection.server, connection.capabilities
         only = server.get("only")
+        alike = Counter(plain_name(offered.name) for offered in connection.tools)
         for offered in connection.tools:
             if only is None or offered.name in only:
-                yield lambda offered=offered: self._tool(connection, offered)  # type: ignore[misc]
+                name = self.names.of(server["name"], offered.name, alike[plain_name(offered.name)] > 1)
+                yield lambda offered=offered, name=name: self._tool(connection, offered, name)  # type: ignore[misc]
         if can is not None and can.resources is not None:
             yield lambda: self._other(connection, "list_resources", _LIST_RESOURCES, {})
             yield lambda: self._other(connection, "read_resource", _READ_RESOURCE, {"uri": _TEXT})
@@ -138,10 +143,10 @@ class Mcp:
             arguments = {"type": "object", "additionalProperties": _TEXT}
             yield lambda: self._other(connection, "get_prompt", _GET_PROMPT, {"name": _TEXT, "arguments": arguments})
 
-    def _tool(self, connection: Connection, offered: Any) -> Tool:
+    def _tool(self, connection: Connection, offered: Any, name: str) -> Tool:
         hints = offered.annotations if connection.server.get("trusted") else None
         return Tool(
-            tool_name(connection.server["name"], offered.name),
+            name,
             offered.description or offered.title or "",
             offered.input_schema,
             _Call(self, connection, offered.name),
@@ -150,7 +155,7 @@ class Mcp:
         )
 
     def _other(self, connection: Connection, kind: str, description: str, properties: dict[str, Any]) -> Tool:
-        name = tool_name(connection.server["name"], kind)
+        name = self.names.of(connection.server["name"], kind)
         required = [one for one in properties if one != "arguments"]
         schema = {"type": "object", "properties": properties, "required": required}
         # What is asked with arguments tells the server something, and it may do anything with it.
@@ -223,15 +228,6 @@ async def _templates(client: Any) -> list[Any]:
 
 async def _nothing(client: Any) -> None:
     """Only connect."""
-
-
-def tool_name(server: str, tool: str) -> str:
-    """The name that the model sees: that of the server and the tool, in the letters that providers take."""
-    full = f"{server}_{tool}"
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", full)
-    if len(name) <= 64:
-        return name
-    return f"{name[:55]}_{hashlib.sha256(full.encode()).hexdigest()[:8]}"
 
 
 def plain(blocks: list[Any]) -> Any:

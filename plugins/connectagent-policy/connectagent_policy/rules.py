@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from connectagent import ConfigError
-from connectagent_policy.values import folded, host_of, inside, program_of, runs_others, strings
+from connectagent_policy.values import folded, host_of, inside, numbers, program_of, runs_others, strings
 
 _KEYS = {"agents", "arguments", "paths", "hosts", "commands", "reason"}
 _EFFECTS = ("deny", "ask", "allow")
@@ -129,7 +129,8 @@ def _among(text: str, patterns: list[str]) -> bool:
 
 
 def _among_folded(text: str, patterns: list[str]) -> bool:
-    return _among(folded(text), [folded(one) for one in patterns])
+    wanted = [folded(one) for one in patterns]
+    return any(_among(one, wanted) for one in (folded(text), *numbers(text)))
 
 
 def _command(text: str, wanted: list[str], every: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import shlex
@@ -41,7 +42,9 @@ def strings(value: Any, depth: int = 0) -> Iterator[str]:
     elif isinstance(value, list | tuple | set):
         for inner in value:
             yield from strings(inner, depth + 1)
-    elif value is not None:
+    elif value is None or isinstance(value, bool | int | float):
+        yield json.dumps(value)
+    else:
         yield str(value)
 
 
@@ -80,6 +83,14 @@ def folded(text: str) -> str:
     """A text for a comparison that doubt must not pass: without case, styles, invisible characters and white space."""
     shown = "".join(sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf")
     return shown.strip().casefold()
+
+
+def numbers(text: str) -> list[str]:
+    """The ways in which JSON may write a whole number, `1000` and `1000.0`; [] for any other text."""
+    if not re.fullmatch(r"-?[0-9]{1,300}(\.0+)?", text):
+        return []
+    whole = text.partition(".")[0]
+    return [whole, f"{whole}.0"]
 
 
 def host_of(text: str) -> str:

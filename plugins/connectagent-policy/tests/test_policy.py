@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -197,3 +198,16 @@ def test_the_command_judges_calls_of_agents_below_as_theirs(tmp_path: Path) -> N
 
 def test_every_path_of_a_turn_holds(agenttester: AgentTester) -> None:
     agenttester.check(lambda: Policy(text="rules: [{allow: '*'}]"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        ("evil", "evil"), ("evil", ["good", "evil"]), ("evil", {"a": [{"b": "evil"}]}), ("evil", {"evil": 1}),
+        ("1000", 1000), ("1000", 1000.0), ("1000.0", 1000), ("1000.0", [1000.0]), ("-1", -1.0), ("0.5", 0.5),
+        ("true", True), ("True", True), ("false", {"a": False}), ("null", None), ("null", [None]),
+    ],
+)  # fmt: skip
+def test_a_rule_that_denies_fits_values_of_each_kind(pattern: str, value: Any) -> None:
+    text = f"rules:\n  - allow: '*'\n  - deny: act\n    arguments: {{x: '{pattern}'}}\n"
+    assert judge(read_rules(text), "a", "act", {"x": value}).effect == "deny"

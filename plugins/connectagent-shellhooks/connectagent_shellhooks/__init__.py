@@ -36,7 +36,7 @@ from connectagent import (
 )
 from connectagent.settings import project_folder
 from connectagent_shellhooks.running import Decision, Outcome, clipped, run_command
-from connectagent_shellhooks.settings import Hook, read_hooks
+from connectagent_shellhooks.settings import GUARDS, Hook, read_hooks
 
 try:
     from connectagent_compact import before_compact
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from connectagent import Agent
 
 _PLAIN = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # the events whose plain output is for the model
-_GUARDS = ("PreToolUse", "PermissionRequest", "UserPromptSubmit")
 _RAN = ("success", "stand_in", "recovered")
 
 
@@ -67,7 +66,8 @@ class ShellHooks:
         project: whether those of the project's run, `.claude/settings.json` and `.claude/settings.local.json`.
         folder: the project's folder; None: that of the current one.
         names: what hooks call the agent's tools, by name: `{"run_shell": "Bash"}`.
-        fail_closed: whether a call or prompt is blocked where its hook fails, hangs or cannot be started.
+        fail_closed: whether a call or prompt is blocked where its hook cannot be started, fails or hangs; False lets
+            it pass, as Claude Code does.
 
     Raises:
         ConfigError: an option cannot be used.
@@ -81,7 +81,7 @@ class ShellHooks:
         project: bool = True,
         folder: str | None = None,
         names: dict[str, str] | None = None,
-        fail_closed: bool = False,
+        fail_closed: bool = True,
     ) -> None:
         if not isinstance(names or {}, dict):
             raise ConfigError(f"shellhooks: names is a dict from the agent's tools to those of hooks, not {names!r}")
@@ -245,9 +245,11 @@ class ShellHooks:
             began = time.monotonic()
             outcome = self._outcome(agent, hook, payload)
             decision.take(outcome, plain=event in _PLAIN or hook.kind == "http")
-            if outcome.failure is not None and self.fail_closed and event in _GUARDS:
+            is_guard = event in GUARDS and not hook.in_background  # nobody waits for what one in the background says
+            refuses = is_guard and self.fail_closed and outcome.failure is not None
+            if refuses:
                 decision.block = decision.block or f"a hook failed: {outcome.failure}"
-            self._note(agent, hook, outcome, (time.monotonic() - began) * 1000)
+            self._note(agent, hook, outcome, (time.monotonic() - began) * 1000, _told(hook, outcome, is_guard, refuses))
         return decision
 
     def _outcome(self, agent: Agent, hook: Hook, payload: dict[str, Any]) -> Outcome:
@@ -265,15 +267,16 @@ class ShellHooks:
             return Outcome(problem=str(error))
         return Outcome(0) if verdict.ok else Outcome(2, err=verdict.reason)
 
-    def _note(self, agent: Agent, hook: Hook, outcome: Outcome, duration_ms: float) -> None:
-        """Trace a hook that ran, with what it says to the user."""
+    def _note(self, agent: Agent, hook: Hook, outcome: Outcome, duration_ms: float, told: str | None) -> None:
+        """Trace a hook that ran, with what it says to the user, and tell the person at the terminal why it failed."""
         said = outcome.data() or {}
         entry: dict[str, Any] = {"event": hook.event, "command": hook.run, "duration_ms": round(duration_ms, 1)}
         if outcome.out.strip() and said.get("suppressOutput") is not True:
             entry["output"] = clipped(outcome.out.strip())
         if isinstance(said.get("systemMessage"), str):
             entry["message"] = clipped(said["systemMessage"])
-        more = {"code": outcome.code, "problem": outcome.problem, "stderr": clipped(outcome.err.strip()) or None}
+        more = {"code": outcome.code, "problem": outcome.failure, "stderr": clipped(outcome.err.strip()) or None}
+        more["show"] = told
         agent.trace("shellhook", **entry, **{key: value for key, value in more.items() if value is not None})
 
     def _add(self, agent: Agent, decided: Decision, whose: str = "") -> None:
@@ -283,6 +286,18 @@ class ShellHooks:
             agent.session["messages"].append({"role": "user", "content": text})
         if decided.stop is not None:
             agent.end_turn(decided.stop, outcome="stopped")
+
+
+def _told(hook: Hook, outcome: Outcome, is_guard: bool, refuses: bool) -> str | None:
+    """What the person reads of a hook that failed; None where it did not."""
+    if outcome.failure is None:
+        return None
+    run = hook.run if isinstance(hook.run, str) else " ".join(hook.run)
+    said = clipped(outcome.err.strip()).partition("\n")[0]
+    text = f"the {hook.event} hook {run!r:.200} failed: {outcome.failure}" + (f" ({said})" if said else "")
+    if refuses:
+        return f"{text}; what it guards is refused"
+    return f"{text}; what it guards is not refused, as fail_closed is off" if is_guard else text
 
 
 def _replace(call: ToolCall, updated: dict[str, Any]) -> None:

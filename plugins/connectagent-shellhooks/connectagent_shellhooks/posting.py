@@ -11,21 +11,26 @@ import httpx
 
 from connectagent import run_async
 from connectagent_shellhooks.running import Outcome
-from connectagent_shellhooks.settings import Hook
+from connectagent_shellhooks.settings import GUARDS, Hook
 
 _MOST = 1_000_000  # bytes of an answer that are read
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
 def post(hook: Hook, payload: dict[str, Any]) -> Outcome:
-    """Send an event to a hook's address. Only an answer with a status of 200 to 299 says anything."""
+    """Send an event to a hook's address. Only an answer with a status of 200 to 299 says anything, and a guard's only JSON."""
     try:
         status, text = run_async(_answer(hook, json.dumps(payload, default=repr)), hook.timeout_s)
     except TimeoutError:
         return Outcome(problem=f"it did not answer within {hook.timeout_s:g} s")
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         return Outcome(problem=f"it cannot be reached: {type(error).__name__}: {error}")
-    return Outcome(0, text) if 200 <= status < 300 else Outcome(problem=f"it answered with status {status}")
+    if not 200 <= status < 300:
+        return Outcome(problem=f"it answered with status {status}")
+    outcome = Outcome(0, text)
+    if hook.event in GUARDS and text.strip() and outcome.data() is None:  # such as the page of a login
+        outcome.problem = "its answer is no JSON object"
+    return outcome
 
 
 async def _answer(hook: Hook, payload: str) -> tuple[int, str]:

@@ -19,8 +19,9 @@ _MOST = 1_000_000  # bytes of output that are read
 _TOO_MUCH = 50_000_000  # bytes after which a command is killed
 _CONTEXT = 10_000  # characters for the model
 _UNNAMED = "a hook blocked it, without a reason"
-# Runs its first argument and does not wait for it; the background of a shell would have no input otherwise.
-_BACKGROUND = '"$0" -c "$1" <&0 >/dev/null 2>&1 &'
+_PLACEHOLDER = "${CLAUDE_PROJECT_DIR}"
+# Runs the words that it is given and does not wait for them; the background of a shell would have no input otherwise.
+_BACKGROUND = '"$0" "$@" <&0 >/dev/null 2>&1 &'
 
 
 @dataclass
@@ -41,12 +42,15 @@ class Outcome:
     @property
     def failure(self) -> str | None:
         """Why it says nothing that can be relied on, or None."""
-        unread = self.code == 0 and self.out.lstrip("\ufeff \t\r\n").startswith("{") and self.data() is None
-        return "its JSON cannot be read" if unread else self.problem
+        if self.code == 2 or self.data() is not None:
+            return None
+        if self.problem is None and self.out.lstrip("\ufeff \t\r\n").startswith("{"):
+            return "its JSON cannot be read"
+        return self.problem
 
     def data(self) -> dict[str, Any] | None:
-        """The JSON object that it wrote; None for plain text."""
-        if self.code == 0 and self.out.lstrip().startswith("{"):
+        """The JSON object that it wrote, whatever its exit code; None for plain text, and where it did not end."""
+        if self.code is not None and self.code >= 0 and self.out.lstrip().startswith("{"):
             with contextlib.suppress(ValueError, RecursionError):
                 found = json.loads(self.out)
                 return found if isinstance(found, dict) else None
@@ -83,11 +87,12 @@ class Decision:
             plain: whether plain text is for the model.
         """
         said = outcome.data()
-        if outcome.code == 2:
-            self.block = self.block or clipped(outcome.err.strip()) or _UNNAMED
-        elif said is not None:
+        if said is not None:
             self._take_json(said)
-        elif plain and outcome.problem is None and outcome.out.strip():
+        if outcome.code == 2:  # whatever its JSON says, which may have the reason
+            denied = self.permission[1] if self.permission is not None and self.permission[0] == "deny" else ""
+            self.block = self.block or denied or clipped(outcome.err.strip()) or _UNNAMED
+        elif said is None and plain and outcome.failure is None and outcome.out.strip():
             self.context.append(clipped(outcome.out.strip()))
 
     def _take_json(self, said: dict[str, Any]) -> None:
@@ -141,10 +146,7 @@ def run_command(
         in_background: whether nobody waits for it.
     """
     variables = {"CLAUDE_PROJECT_DIR": str(folder)}
-    shell = shutil.which("bash") or "/bin/sh"
-    words = [shell, "-c", line] if isinstance(line, str) else [word.format_map(_Left(variables)) for word in line]
-    if in_background and isinstance(line, str):
-        words = [shell, "-c", _BACKGROUND, shell, line]
+    words = _words(line, str(folder), in_background)
     with tempfile.TemporaryFile() as given:  # not a pipe, which would fill where nobody reads it
         given.write(json.dumps(payload, default=repr).encode())
         given.seek(0)
@@ -163,11 +165,13 @@ def run_command(
             return _read(process, time.monotonic() + timeout_s, timeout_s)
 
 
-class _Left(dict[str, str]):
-    """Variables of the words of a command; what is not known stays."""
-
-    def __missing__(self, key: str) -> str:
-        return "{" + key + "}"
+def _words(line: str | tuple[str, ...], folder: str, in_background: bool) -> list[str]:
+    """What is started: a shell with a line, or a program with its words, in which only the placeholder is replaced."""
+    shell = shutil.which("bash") or "/bin/sh"
+    if isinstance(line, str):
+        return [shell, "-c", _BACKGROUND, shell, "-c", line] if in_background else [shell, "-c", line]
+    words = [word.replace(_PLACEHOLDER, folder) for word in line]
+    return [shell, "-c", _BACKGROUND, *words] if in_background else words
 
 
 def _read(process: subprocess.Popen[bytes], until: float, timeout_s: float) -> Outcome:

@@ -19,6 +19,7 @@ EVENTS = (
     *("PostToolUseFailure", "PostToolBatch", "Notification", "SubagentStart", "SubagentStop", "Stop", "StopFailure"),
     *("PreCompact", "PostCompact"),
 )
+GUARDS = ("PreToolUse", "PermissionRequest", "UserPromptSubmit")  # where a hook that fails refuses
 _TIMEOUTS_S = {"UserPromptSubmit": 30.0, "SessionEnd": 60.0}
 _KINDS = {"command": "command", "http": "url", "prompt": "prompt"}  # and the key of what is run
 _NAMES = re.compile(r"[\w ,|-]*")  # matchers without any other character are names, not patterns
@@ -105,6 +106,8 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 def _hooks(path: Path, events: Any) -> list[Hook]:
     """The hooks of one file's `hooks`, without those of events that have no moment here."""
     try:
+        for event in events:
+            _refuse_misspelt(event)
         return [
             _hook(event, str(group.get("matcher") or ""), one)
             for event, groups in events.items()
@@ -114,6 +117,13 @@ def _hooks(path: Path, events: Any) -> list[Hook]:
         ]
     except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
         raise ConfigError(f"shellhooks: {path} has hooks that cannot be used: {error}") from error
+
+
+def _refuse_misspelt(event: str) -> None:
+    """Raise `ValueError` for an event such as `preToolUse`, whose guards would be missing unnoticed."""
+    likely = next((one for one in EVENTS if one.casefold() == event.casefold()), event)
+    if likely != event:
+        raise ValueError(f"there is no event {event!r}; did you mean {likely!r}?")
 
 
 def _hook(event: str, matcher: str, one: dict[str, Any]) -> Hook:
@@ -129,10 +139,13 @@ def _hook(event: str, matcher: str, one: dict[str, Any]) -> Hook:
         raise ValueError(f"{event}: timeout is a number of seconds, not {timeout_s}")
     if _NAMES.fullmatch(matcher) is None and matcher != "*":
         re.compile(matcher)
+    if kind == "command" and one.get("shell", "bash") != "bash" and one.get("args") is None:
+        raise ValueError(f"{event}: shell is 'bash', not {one['shell']!r:.80}")
     rule, model = str(one.get("if") or ""), one.get("model")
+    in_background = one.get("async") is True or one.get("asyncRewake") is True
     headers = tuple((str(name), str(value)) for name, value in (one.get("headers") or {}).items())
     return Hook(
-        event, matcher, run, kind, timeout_s, rule, one.get("async") is True, model and str(model), headers,
+        event, matcher, run, kind, timeout_s, rule, in_background, model and str(model), headers,
         tuple(map(str, one.get("allowedEnvVars") or ())),
     )  # fmt: skip
 
@@ -142,9 +155,11 @@ def _run(event: str, kind: str, one: dict[str, Any]) -> str | tuple[str, ...]:
     run, words = one[_KINDS[kind]], one.get("args")
     if not isinstance(run, str) or not run.strip() or not isinstance(words, list | None):
         raise ValueError(f"{event}: {_KINDS[kind]} is a text, args a list of texts")
+    if not all(isinstance(word, str) for word in words or ()):
+        raise ValueError(f"{event}: args is a list of texts, not {words!r:.80}")
     if kind == "http" and not run.startswith(("http://", "https://")):
         raise ValueError(f"{event}: url is an address that begins with http:// or https://, not {run!r:.80}")
-    return (run, *map(str, words)) if words is not None and kind == "command" else run
+    return (run, *words) if words is not None and kind == "command" else run
 
 
 def matches(matcher: str, name: str) -> bool:

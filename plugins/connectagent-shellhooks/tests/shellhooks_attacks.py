@@ -7,7 +7,7 @@ from typing import Any
 DENY = '{"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny"}}'
 DEEP = '{"a":' * 900 + "1" + "}" * 900
 
-# A hook for every tool says this with this exit code; whether the call is refused.
+# A hook for every tool says this with this exit code; whether the call is refused, with `fail_closed=False`.
 SAYINGS: list[tuple[str, str, int, bool]] = [
     ("exit code 2", "", 2, True),
     ("exit code 2 over a JSON that allows", '{"decision": "approve"}', 2, True),
@@ -30,6 +30,8 @@ SAYINGS: list[tuple[str, str, int, bool]] = [
     ("deny beside a deep object", DENY[:-1] + f', "more": {DEEP}}}', 0, True),
     ("deny beside a megabyte less", DENY[:-1] + ', "more": "' + "x" * 900_000 + '"}', 0, True),
     ("deny with Unicode", DENY[:-1] + ', "reason": "größe \\ud83d\\ude00 設定"}', 0, True),
+    ("deny with exit code 1", DENY, 1, True),
+    ("deny with exit code 2 and a reason", DENY[:-2] + ', "permissionDecisionReason": "no"}}', 2, True),
     ("the old word block", '{"decision": "block", "reason": "no"}', 0, True),
     ("block without a reason", '{"decision": "block"}', 0, True),
     ("block with a reason that is null", '{"decision": "block", "reason": null}', 0, True),
@@ -67,12 +69,23 @@ SAYINGS: list[tuple[str, str, int, bool]] = [
     ("deny with a comment", f"// no\n{DENY}", 0, False),
     ("deny over a megabyte", DENY[:-1] + ', "more": "' + "x" * 1_100_000 + '"}', 0, False),
     ("deny in an object that is too deep", DENY[:-1] + ', "more": ' + '{"a":' * 100_000, 0, False),
-    ("deny with exit code 1", DENY, 1, False),
     ("exit code 1", "", 1, False),
     ("exit code 127", "", 127, False),
     ("continue as a text", '{"continue": "false"}', 0, False),
     ("continue as null", '{"continue": null}', 0, False),
 ]  # fmt: skip
+
+# Of these, what only a hook that fails says: the call is refused, but not with `fail_closed=False`, as in Claude Code.
+FAILED = {
+    "deny before a line of text",
+    "deny cut off",
+    "deny behind a byte order mark",
+    "deny in single quotes",
+    "deny over a megabyte",
+    "deny in an object that is too deep",
+    "exit code 1",
+    "exit code 127",
+}
 
 # Hooks that misbehave; whether the call is refused, and whether it is with `fail_closed`.
 HABITS: list[tuple[str, str, bool, bool]] = [

@@ -239,6 +239,45 @@ def test_example_without_a_shell(project: Path) -> None:
     assert tools.ran == [] and "rejected: no $HOME here" in read_by_model(agent)
 
 
+def test_words_of_a_command_reach_it_as_they_are_written(project: Path) -> None:
+    script = project / ".claude" / "hooks" / "deny.py"
+    script.write_text("import json, sys\nprint(json.dumps(sys.argv[1:]), file=sys.stderr)\nsys.exit(2)\n")
+    words = ["{", "}", "{x}", "{{x}}", "{0}", "{x!r:>10}", "$HOME", "`id`", "it's", "", "a b", "%s", "$CLAUDE_PROJECT_DIR",
+             "{CLAUDE_PROJECT_DIR}", "${OTHER}"]  # fmt: skip
+    replaced = ["${CLAUDE_PROJECT_DIR}/x", "--folder=${CLAUDE_PROJECT_DIR}:${CLAUDE_PROJECT_DIR}"]
+    one = hook("PreToolUse", "python3", args=["${CLAUDE_PROJECT_DIR}/.claude/hooks/deny.py", *words, *replaced])
+    agent, tools = turn(project, one, call("Bash", command="ls"), "Done.")
+    reason = agent.session["messages"][-2]["content"].removeprefix("rejected: ")
+    assert tools.ran == [] and json.loads(reason) == [*words, f"{project}/x", f"--folder={project}:{project}"]
+
+
+def test_the_program_of_a_command_with_words_is_found_in_the_project(project: Path) -> None:
+    script = project / ".claude" / "hooks" / "deny.sh"
+    script.write_text("#!/bin/sh\nexit 2\n")
+    script.chmod(0o755)
+    one = hook("PreToolUse", "${CLAUDE_PROJECT_DIR}/.claude/hooks/deny.sh", args=[])
+    agent, tools = turn(project, one, call("Bash", command="ls"), "Done.")
+    assert tools.ran == [] and "a hook blocked it" in read_by_model(agent)
+
+
+def test_a_command_with_words_runs_in_the_background_too(project: Path) -> None:
+    one = hook("PostToolUse", "sh", args=["-c", 'sleep 0.2; cat > "$1"/later', "sh", "${CLAUDE_PROJECT_DIR}"])
+    one["hooks"]["PostToolUse"][0]["hooks"][0]["async"] = True
+    turn(project, one, call("Bash", command="ls"), "Done.")
+    until = time.monotonic() + 10
+    while not (project / "later").exists() or not (project / "later").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_guard_that_fails_is_told_at_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = hook("PreToolUse", "no-such-program", args=["${CLAUDE_PROJECT_DIR}"])
+    agent, tools = turn(project, one, call("Bash", command="ls"), "Done.", quiet=False)
+    shown = " ".join(capsys.readouterr().err.split())
+    assert tools.ran == [] and "the PreToolUse hook 'no-such-program ${CLAUDE_PROJECT_DIR}' failed: it cannot" in shown
+    assert "what it guards is refused" in shown and agent.session["result"] == "Done."
+
+
 def test_example_of_a_stop_hook(project: Path) -> None:
     agent, _ = turn(project, EXAMPLES["go on until the tests pass"], "One.", "Two.")
     assert agent.session["result"] == "Two." and "Tests fail: fix them" in read_by_model(agent)
@@ -394,6 +433,9 @@ def test_the_users_the_projects_and_the_local_files_are_merged(project: Path) ->
      '{"hooks": {"Stop": [{"hooks": [{"type": "agent", "prompt": "Check."}]}]}}',
      '{"hooks": {"Stop": [{"hooks": [{"type": "command"}]}]}}',
      '{"hooks": {"Stop": [{"hooks": [{"command": "x", "timeout": "soon"}]}]}}',
+     '{"hooks": {"preToolUse": [{"hooks": [{"command": "x"}]}]}}',
+     '{"hooks": {"PreToolUse": [{"hooks": [{"command": "x", "args": [7]}]}]}}',
+     '{"hooks": {"PreToolUse": [{"hooks": [{"command": "x", "shell": "powershell"}]}]}}',
      '{"hooks": {"PreToolUse": [{"matcher": "(", "hooks": [{"command": "x"}]}]}}', "[" * 100_000],
 )  # fmt: skip
 def test_settings_that_cannot_be_used_are_an_error_and_no_missing_guard(text: str, project: Path) -> None:

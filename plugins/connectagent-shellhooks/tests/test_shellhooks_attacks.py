@@ -10,7 +10,7 @@ import pytest
 from connectagent_shellhooks import ShellHooks
 from connectagent_shellhooks.running import run_command
 from connectagent_shellhooks.settings import Hook
-from shellhooks_attacks import ARGUMENTS, HABITS, MATCHERS, RULES, SAYINGS
+from shellhooks_attacks import ARGUMENTS, FAILED, HABITS, MATCHERS, RULES, SAYINGS
 
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
@@ -35,13 +35,14 @@ def ran(tmp_path: Path, run: str, arguments: dict[str, Any] | None = None, **opt
     return given
 
 
+@pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize(("what", "said", "code", "refused"), SAYINGS, ids=[one[0] for one in SAYINGS])
 def test_what_a_hook_says_refuses_the_call_or_not(
-    what: str, said: str, code: int, refused: bool, tmp_path: Path
+    what: str, said: str, code: int, refused: bool, closed: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "said").write_text(said, "utf-8")
-    given = ran(tmp_path, f'cat "$CLAUDE_PROJECT_DIR/said"; exit {code}')
-    assert given == ([] if refused else ["ls"])
+    given = ran(tmp_path, f'cat "$CLAUDE_PROJECT_DIR/said"; exit {code}', **({} if closed else {"fail_closed": False}))
+    assert given == ([] if refused or (closed and what in FAILED) else ["ls"])
 
 
 @pytest.mark.parametrize("fail_closed", [False, True])

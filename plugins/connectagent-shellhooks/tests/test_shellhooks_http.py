@@ -118,7 +118,7 @@ def test_an_answer_refuses_changes_and_tells_the_model(service: Service, project
 ANSWERS: list[tuple[str, dict[str, Any], bool]] = [  # what the service does, and whether it is a failure
     ("nothing", {}, False),
     ("no body at all", {"status": 204}, False),
-    ("words", {"body": b"deny"}, False),
+    ("words", {"body": b"deny"}, True),
     ("a refusal with status 403", {"status": 403, "body": DENY.encode()}, True),
     ("a refusal with status 500", {"status": 500, "body": DENY.encode()}, True),
     ("a redirect to itself", {"status": 307, "headers": {"Location": "/again"}, "body": DENY.encode()}, True),
@@ -148,10 +148,11 @@ def test_what_fails_lets_the_call_pass_or_blocks_it_where_that_is_wanted(
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "http://no-such-host.invalid/", "http://[::1", "http://\n"])
 def test_an_address_that_cannot_be_reached_is_a_failure_and_told(url: str, project: Path) -> None:
-    agent = turn(project, hook(url, timeout=2))
+    agent = turn(project, hook(url, timeout=2), fail_closed=False)
     (entry,) = [entry for entry in agent.session["trace"] if entry["type"] == "shellhook"]
     assert entry["problem"].startswith("it cannot be reached: ") and statuses(agent) == ["success"]
-    assert statuses(turn(project, hook(url, timeout=2), fail_closed=True)) == ["rejected"]
+    assert entry["show"].endswith("; what it guards is not refused, as fail_closed is off")
+    assert statuses(turn(project, hook(url, timeout=2))) == ["rejected"]
 
 
 @pytest.mark.parametrize(

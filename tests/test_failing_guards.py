@@ -1,0 +1,208 @@
+"""A guard that cannot start or decide is a refusal, and the person is told: at the terminal and in the trace.
+
+The guards are found in the plugins' source, so a new one must have a row here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, ConfigError, Paused, ProviderError
+from connectagent.testing import ScriptedLLM, call
+
+ROOT = Path(__file__).parents[1]
+REFUSES = re.compile(r"raise ToolRejected|\.end_turn\(|raise Pause\b")
+LEFT_OUT = {"adk", "budget"}
+"""The callbacks of ADK are other people's guards; a budget has tests of its own."""
+
+Make = Callable[[Path, pytest.MonkeyPatch], dict[str, Any]]
+ROWS: dict[tuple[str, str], tuple[Make, str]] = {}
+"""By guard and by what fails: the arguments of the agent, and what the person reads."""
+
+
+def guards() -> set[str]:
+    found = set()
+    for path in (ROOT / "plugins").glob("connectagent-*/connectagent_*/*.py"):
+        if REFUSES.search(path.read_text("utf-8")):
+            found.add(path.parent.name.removeprefix("connectagent_"))
+    return found | {"trust"}
+
+
+def row(guard: str, what: str, told: str) -> Callable[[Make], Make]:
+    def add(make: Make) -> Make:
+        ROWS[guard, what] = make, told
+        return make
+
+    return add
+
+
+def policy(path: Path) -> dict[str, Any]:
+    from connectagent_policy import Policy
+
+    return {"plugins": [Policy(str(path))]}
+
+
+@row("policy", "its file is gone", "cannot be read")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return policy(folder / "none.yaml")
+
+
+@row("policy", "its file is a folder", "cannot be read")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return policy(folder)
+
+
+@row("policy", "its file is no YAML", "not YAML")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    (folder / "p.yaml").write_text("rules: [")
+    return policy(folder / "p.yaml")
+
+
+@row("policy", "a key is misspelt", "rule 1 needs one of")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    (folder / "p.yaml").write_text("rules:\n  - alow: '*'\n")
+    return policy(folder / "p.yaml")
+
+
+@row("sandbox", "its program is missing", "runs in a sandbox only, and there is none")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_sandbox import Sandbox
+
+    patch.setenv("PATH", str(folder))
+    return {"plugins": [Sandbox(["wipe"])]}
+
+
+@row("approve", "there is no terminal", "there is no terminal to ask at")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_approve import Approve
+
+    patch.setattr("sys.stdin", None)
+    return {"plugins": [Approve()]}
+
+
+@row("trust", "there is no terminal", "there is no terminal to ask at")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    patch.setattr("sys.stdin", None)
+    return {"trust": "careful"}
+
+
+@row("trust", "the file of its policy is gone", "none.md")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return {"trust": folder / "none.md"}
+
+
+def judge(*answers: Any) -> dict[str, Any]:
+    return {"trust": Agent("judge", llm=ScriptedLLM(*answers), log=False, quiet=True)}
+
+
+@row("trust", "the judge's model fails", "could not be judged")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return judge(ProviderError("down", kind="server", provider="x"))
+
+
+@row("trust", "the judge answers garbage", "could not be judged")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return judge("Yes, of course.")
+
+
+@row("redact", "its library is missing", "presidio is not installed")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    import connectagent_redact
+
+    patch.setattr(connectagent_redact, "find_spec", lambda name: None)
+    return {"plugins": [lambda: connectagent_redact.Redact(presidio=True)]}
+
+
+@row("loopguard", "what it has counted is lost", "of plugin 'loopguard'")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_loopguard import LoopGuard
+
+    return {"plugins": [LoopGuard()], "state": {"loopguard": "garbage"}, "runs_once": True}
+
+
+def hook(folder: Path, command: str, **more: Any) -> dict[str, Any]:
+    from connectagent_shellhooks import ShellHooks
+    from connectagent_shellhooks.settings import Hook
+
+    plugin = ShellHooks(user=False, project=False, folder=str(folder))
+    run = more.pop("run", command)
+    plugin._hooks = [Hook("PreToolUse", "", run, "command", 0.5)]
+    return {"plugins": [plugin]}
+
+
+HOOKS: dict[str, tuple[Any, str]] = {
+    "it is missing": ("/no/such/hook", "exit code 127"),
+    "its program is missing": (("no-such-program", "x"), "cannot be started"),
+    "it is not executable": ("/etc/passwd", "exit code 126"),
+    "it times out": ("sleep 30", "still ran after 0.5 s"),
+    "it crashes": ("exit 1", "exit code 1"),
+    "it is killed": ("kill -9 $$", "exit code -9"),
+    "it prints garbage": ("echo '{\"decision\": '", "its JSON cannot be read"),
+}
+for _what, (_run, _told) in HOOKS.items():
+    ROWS["shellhooks", _what] = (lambda folder, patch, run=_run: hook(folder, "", run=run)), _told
+
+
+def test_each_guard_has_a_row() -> None:
+    assert guards() - LEFT_OUT == {guard for guard, _ in ROWS}
+
+
+@pytest.mark.parametrize(("guard", "what"), ROWS, ids=[" ".join(one) for one in ROWS])
+def test_it_refuses_and_the_person_is_told(
+    guard: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, told = ROWS[guard, what]
+    ran: list[str] = []
+
+    def wipe() -> str:
+        """Wipe everything."""
+        ran.append("wipe")
+        return "wiped"
+
+    error, agent = "", None
+    try:
+        given = make(tmp_path, monkeypatch)
+        runs_once = given.pop("runs_once", False)
+        given["plugins"] = [one() if callable(one) else one for one in given.get("plugins", ())]
+        llm = ScriptedLLM(call("wipe"), call("wipe"), "Done.")
+        agent = Agent("guarded", [wipe], llm=llm, log=False, **given)
+        agent.input("Go")
+    except Paused:
+        raise
+    except Exception as raised:  # it stops the program, or the turn
+        error = "\n".join([str(raised), *getattr(raised, "__notes__", ())])
+        assert agent is not None or isinstance(raised, ConfigError)
+    assert ran == (["wipe"] if agent is not None and runs_once else [])
+    if error:
+        assert told in error
+        return
+    assert agent is not None
+    assert told in " ".join(capsys.readouterr().err.split())
+    entries = [entry for entry in agent.session["trace"] if entry["type"] == "tool_execution"]
+    assert all(entry["status"] == "rejected" and told in entry["result"] for entry in entries)
+
+
+def test_a_policy_that_is_gone_in_mid_session_goes_on_as_it_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("rules:\n  - allow: look\n")
+    llm = ScriptedLLM(call("look"), call("wipe"), "Done.")
+    ran: list[str] = []
+
+    def look() -> str:
+        """Look."""
+        ran.append("look")
+        file.unlink()
+        return "looked"
+
+    def wipe() -> str:
+        """Wipe."""
+        ran.append("wipe")
+        return "wiped"
+
+    Agent("guarded", [look, wipe], llm=llm, log=False, quiet=True, **policy(file)).input("Go")
+    assert ran == ["look"]
