@@ -89,7 +89,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in (folder / "evil.py", site / "evil.py", site / "evil_module.py", site / "evil_plugin.py"):
         file.write_text(EVIL.format(ran=str(found)))
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: connectagent-evil\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[connectagent]\nevil = evil_plugin\n[connectagent.models]\nevil = evil_plugin\n")
+    declared = "[connectagent]\nevil = evil_plugin\n[connectagent.models]\nevil = evil_plugin\n"
+    (info / "entry_points.txt").write_text(declared)
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.chdir(folder)
     entry_points._declared.cache_clear()
@@ -116,7 +117,8 @@ def test_nothing_that_only_a_record_names_runs(ran: Path, capsys: pytest.Capture
         names = SPELLINGS if whole or field == ("head", "plugins") else [SPELLINGS[number % len(SPELLINGS)]]
         for name in names:
             Path("odd.yaml").write_text(evil(lines, field, name.format(folder=Path.cwd())))
-            for command in commands(cli) if whole or field[0] == "head" else [("report", "RECORD"), ("replay", "RECORD")]:
+            few = [("report", "RECORD"), ("replay", "RECORD")]
+            for command in commands(cli) if whole or field[0] == "head" else few:
                 main(["odd.yaml" if word == "RECORD" else word for word in command])
                 assert not ran.exists(), f"{field} {name!r}: {command}"
                 assert not {"evil_module", "evil_plugin"} & sys.modules.keys()

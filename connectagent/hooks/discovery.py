@@ -250,8 +250,8 @@ def _check_own_names(handlers: list[Handler]) -> None:
             continue
         if found.setdefault(normalized(handler.plugin), thing) is not thing:
             raise PluginError(
-                f"two plugins of this agent are named {handler.plugin!r}: {found[normalized(handler.plugin)]!r:.80} and "
-                f"{thing!r:.80}; give each a name of its own"
+                f"two plugins of this agent are named {handler.plugin!r}: "
+                f"{found[normalized(handler.plugin)]!r:.80} and {thing!r:.80}; give each a name of its own"
             )
 
 
