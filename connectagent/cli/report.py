@@ -131,7 +131,7 @@ def _made(recording: Any, agent: Any, bad: str | None, also: Sequence[str], plug
     from connectagent.testing.reports.report import NotShown, make
 
     head = recording.head
-    plugins_of, missing = _of_agent(agent) if agent is not None else _of_record(head, plugins)
+    plugins_of, missing = _of_agent(agent) if agent is not None else _of_record(recording.path, head, plugins)
     private = _private(recording.path, head, also)
     if bad is not None and private.text(bad) != bad:
         raise ConfigError(f"--bad {bad!r} looks for what is masked in a report")
@@ -184,11 +184,11 @@ def _of_agent(agent: Any) -> tuple[PluginsOf, list[str]]:
     return plugins_of, []
 
 
-def _of_record(head: dict[str, Any], plugins: Sequence[str]) -> tuple[PluginsOf, list[str]]:
+def _of_record(record: Path, head: dict[str, Any], plugins: Sequence[str]) -> tuple[PluginsOf, list[str]]:
     """The plugins that a record names, as far as they are here, and those that are not."""
     from connectagent.testing.reports.plugins import of_record
 
-    sources, missing = of_record(head, [one[3:] for one in plugins if one.startswith("no:")])
+    sources, missing = of_record(record, head, [one[3:] for one in plugins if one.startswith("no:")])
     return lambda name: (sources, {}), missing
 
 

@@ -15,13 +15,13 @@ import click
 
 from connectagent.cli.failure import script_is
 from connectagent.cli.plugin_options import with_given
-from connectagent.errors import ConfigError, did_you_mean, short_path
+from connectagent.errors import ConfigError, did_you_mean
 from connectagent.hooks.entry_points import MODELS, installed, normalized
 from connectagent.hooks.left_out import for_all, leaves_out
 from connectagent.hooks.options import from_text
-from connectagent.records.own import is_own
+from connectagent.records.own import why_not_run
 from connectagent.records.read import refuse_odd
-from connectagent.settings import co_folder, overrides, plugin_file, project_folder
+from connectagent.settings import overrides, plugin_file
 
 NAME = "connectagent_script"  # no name that the script or its imports use
 
@@ -166,27 +166,13 @@ def recorded(record: Path, head: dict[str, Any], command: str) -> str:
     """
     script = str(head["script"])
     with refuse_odd(record):  # a path with a null byte
-        project, file, records = project_folder().resolve(), Path(script).resolve(), co_folder().resolve()
-    if record.resolve().parent != records / "evals":
-        why = f"the record is none of this project's, which are in {short_path(records / 'evals')}"
-    elif record.stat().st_uid != getattr(os, "geteuid", lambda: 0)():
-        why = "the record belongs to another user"
-    elif not is_own(head):
-        why = "the record does not have your mark: another user or another machine wrote it, or it was changed"
-    elif project not in file.parents:
-        why = f"it is not in this project, {short_path(project)}"
-    elif file.suffix != ".py" or records in file.parents or _same(file, record):
-        why = "it is no Python file of this project"
-    else:
-        return str(file)
+        why = why_not_run(record, head)
+    if why is None:
+        return str(Path(script).resolve())
     raise ConfigError(
         f"{record.name} names the script {script!r}, which is not run by itself: {why}.\n"
         f"If you trust that script: {command}"
     )
-
-
-def _same(file: Path, record: Path) -> bool:
-    return file.exists() and file.samefile(record)
 
 
 def agent_called(module: ModuleType, name: str) -> Any | None:

@@ -151,6 +151,7 @@ def find_handlers(
     _announce(switched_off)
     kept = [handler for handler, place in found if not out(handler.plugin, place)]
     check_required(kept)
+    _check_own_names(kept)
     return kept, switched_off, out
 
 
@@ -234,6 +235,24 @@ def _check_named_once(items: list[Any], keys: list[Any]) -> None:
         name = _bare(item)
         if isinstance(name, str) and keys.count(key) > 1:
             raise PluginError(f"plugin {name!r} is named twice for this agent; name it once")
+
+
+def _check_own_names(handlers: list[Handler]) -> None:
+    """Refuse two plugin objects that give themselves one name: state, records and `no:NAME` could not tell them apart.
+
+    Raises:
+        PluginError: there are two.
+    """
+    found: dict[str, Any] = {}
+    for handler in handlers:
+        thing = handler.thing
+        if handler.builtin or is_function(thing) or getattr(thing, "name", None) != handler.plugin:
+            continue
+        if found.setdefault(normalized(handler.plugin), thing) is not thing:
+            raise PluginError(
+                f"two plugins of this agent are named {handler.plugin!r}: "
+                f"{found[normalized(handler.plugin)]!r:.80} and {thing!r:.80}; give each a name of its own"
+            )
 
 
 def _check_shadows(items: list[Any]) -> None:

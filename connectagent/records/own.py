@@ -7,14 +7,18 @@ asked again, and a person's decision counts only with the user's mark.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from connectagent.data import TraceEntry
+from connectagent.errors import short_path
 from connectagent.output.masking import current
 from connectagent.records.yaml_lines import json_line
 from connectagent.session.journal import WAIT, WAIT_OF, Journal, calls_of
+from connectagent.settings import co_folder, project_folder
 from connectagent.settings.own import blake2b, mark
 
 _ATTEMPT = re.compile(r".*/tool\d+", re.DOTALL)
@@ -29,6 +33,38 @@ def record_mark(id: str, script: str | None) -> str:
 def is_own(head: dict[str, Any]) -> bool:
     """Whether a record is the user's own, by the mark in its head."""
     return head.get("mark") == record_mark(str(head.get("id")), head.get("script"))
+
+
+def why_not_run(record: Path, head: dict[str, Any]) -> str | None:
+    """Why no code that a record names is run or imported by itself; None where it may be.
+
+    Every command asks here before it runs a script or loads a plugin that only a record names. The record must be
+    among this project's records and have the user's mark, and its script must be a Python file of the project, outside
+    of the records.
+
+    Args:
+        record: the record.
+        head: its head.
+
+    Raises:
+        ValueError: the head names a path that no system has.
+    """
+    project, records = project_folder().resolve(), co_folder().resolve()
+    if record.resolve().parent != records / "evals":
+        return f"the record is none of this project's, which are in {short_path(records / 'evals')}"
+    if record.stat().st_uid != getattr(os, "geteuid", lambda: 0)():
+        return "the record belongs to another user"
+    if not is_own(head):
+        return "the record does not have your mark: another user or another machine wrote it, or it was changed"
+    if head.get("script") is None:
+        return None
+    script = Path(str(head["script"])).resolve()
+    if project not in script.parents:
+        return f"its script is not in this project, {short_path(project)}"
+    is_record = script.exists() and script.samefile(record)
+    if script.suffix != ".py" or records in script.parents or is_record:
+        return "its script is no Python file of this project"
+    return None
 
 
 def shown_digest(wait: TraceEntry) -> str:

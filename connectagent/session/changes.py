@@ -81,6 +81,8 @@ def _check_containers(snapshot: Snapshot, by: By) -> None:
     if not isinstance(session.get("state"), dict):
         state = session.get("state")
         raise HookResultError(f"{who} left current_session['state'] as {state!r}; it must stay a dict")
+    if "id" in snapshot.copy and session.get("id") != snapshot.copy["id"]:  # the record is found by it
+        raise HookResultError(f"{who} left current_session['id'] as {session.get('id')!r}; it must stay what it is")
     for key in ("turn", "iteration"):
         if not isinstance(session.get(key), int | float):  # 1.0 and True are equal to 1, and as good
             value = session.get(key)

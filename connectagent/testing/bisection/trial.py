@@ -18,6 +18,8 @@ from connectagent.hooks.entry_points import check_required
 from connectagent.hooks.handler import Handler
 from connectagent.loop.output import Asked
 from connectagent.session.snapshot import clone
+from connectagent.models.names import is_provided
+from connectagent.records.own import why_not_run
 from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold
 from connectagent.testing.bisection.keys import LiveKeys
 from connectagent.testing.replay.player import Player, RecordedTools
@@ -242,6 +244,9 @@ class Trial(Playing):
         named = self.arm.model or self.case.model
         if named is None and not isinstance(own, Named):
             return own
+        why = None if named or is_provided(own.model) else why_not_run(self.case.path, self.case.recording.head)
+        if why is not None:
+            raise self.stop(NoModel(f"model {own.model!r} is a plugin's, and only the record names it: {why}"))
         create, self.agent.runtime.create_model = self.agent.runtime.create_model, None
         try:
             return self.agent.create_llm(named or own.model)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from connectagent.agents.again import definition_of
 from connectagent.errors import PluginError, did_you_mean
@@ -18,6 +18,8 @@ from connectagent.hooks.handler import Handler
 from connectagent.hooks.left_out import PERSON
 from connectagent.hooks.options import Configured, configured
 from connectagent.hooks.sources import all_options, source_hash
+from connectagent.records.own import why_not_run
+from connectagent.records.read import refuse_odd
 from connectagent.settings import SHADOW, check_file, named_plugins
 
 
@@ -90,33 +92,46 @@ def of_agent(agent: Any, named: list[Any]) -> list[Source]:
     return [source for source in _sources(listed) if there.intersection(source.names)]
 
 
-def of_record(head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Source], list[str]]:
+def of_record(record: Path, head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Source], list[str]]:
     """The plugins that a record names, as far as they are installed here, and those of every agent.
 
+    What only the record names is loaded where `why_not_run` allows it, and never a file.
+
     Args:
+        record: the record.
         head: the record's head.
         left_out: the names of those that the person leaves out.
 
     Returns:
-        The plugins, and the names of those that are not here.
+        The plugins, and the names of those that are not here, or that only a record of others names.
     """
     out = set(map(normalized, left_out))
     plugins = head.get("plugins")
-    named = [name for name in plugins if isinstance(name, str)] if isinstance(plugins, dict | list) else []
-    names = set(map(normalized, named))
+    recorded = [name for name in plugins if isinstance(name, str)] if isinstance(plugins, dict | list) else []
+    names = set(map(normalized, recorded))
     sources = [source for source in _sources(everywhere(names)) if not out.issuperset(map(normalized, source.names))]
     known = {normalized(name) for source in sources for name in source.names}
     missing = []
-    for name in named:
+    with refuse_odd(record):
+        is_trusted = why_not_run(record, head) is None
+    for name in recorded:
         if normalized(name) in known | out:
+            continue
+        if not is_trusted or not _is_installed(name):
+            missing.append(name)
             continue
         try:
             sources.append(source_of(name))
         except PluginError:
             missing.append(name)
-    order = {normalized(name): at for at, name in enumerate(named)}
+    order = {normalized(name): at for at, name in enumerate(recorded)}
     sources.sort(key=lambda source: min((order.get(normalized(name), len(order)) for name in source.names), default=0))
     return sources, missing
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a name of a record is an installed plugin's; a file is none."""
+    return not name.endswith(".py") and bool(named(name))
 
 
 def everywhere(only: Collection[str] | None = None) -> list[Any]:
@@ -199,7 +214,7 @@ def for_report(
     by_name = {normalized(name): source for source in own for name in source.names}
     _check_left_out(out, [*(normalized(str(one["name"])) for one in needed), *map(normalized, others), *by_name])
     wanted = [one for one in needed if normalized(str(one["name"])) not in out]
-    found = [by_name.get(normalized(str(one["name"]))) or _installed(one) for one in wanted]
+    found = [by_name.get(normalized(str(one["name"]))) or _unnamed(one) for one in wanted]
     found += [source for source in own if not out.issuperset(map(normalized, source.names))]
     found = list({id(source): source for source in found}.values())
     return found, [line for one in needed for line in _differs(one, found)]
@@ -220,8 +235,12 @@ def _check_left_out(out: set[str], known: list[str]) -> None:
         raise PluginError(f"no:{name}: the report has no such plugin.{near} It has: {', '.join(known) or 'none'}")
 
 
-def _installed(one: dict[str, Any]) -> Source:
-    """The installed plugin that a report needs, with the report's options."""
+def _unnamed(one: dict[str, Any]) -> NoReturn:
+    """Refuse to load a plugin that only a report names: it is data, as a record is.
+
+    Raises:
+        PluginError: always; the message says what the person can name.
+    """
     name, version, kind = str(one["name"]), one.get("version"), str(one.get("from") or "")
     called = f"{name} {version}" if version else name
     if not named(name):
@@ -231,7 +250,11 @@ def _installed(one: dict[str, Any]) -> Source:
             f"the report needs plugin {called}{f', {where}' if where else ''}, which is not here: {way}, "
             f"or leave it out: -p no:{name}"
         )
-    return source_of(Configured(name, _harmless(called, name, one.get("options"))))
+    pairs = ",".join(f"{key}={value}" for key, value in _harmless(called, name, one.get("options")).items())
+    raise PluginError(
+        f"the report needs plugin {called}, which is installed, but only the report names it. "
+        f"Name it: -p {shlex.quote(f'{name}:{pairs}' if pairs else name)}, or leave it out: -p no:{name}"
+    )
 
 
 def _harmless(called: str, name: str, options: Any) -> dict[str, Any]:
