@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -148,7 +149,7 @@ def test_the_original_raised_again_is_itself(place: Callable[..., Agent]) -> Non
     def handler(error: Exception) -> Any:
         raise error
 
-    with pytest.raises(Exception) as caught:  # noqa: PT011
+    with pytest.raises(Exception) as caught:
         place([handler], log=False, quiet=True).input("Go")
     assert ORIGINAL in str(caught.value) and ORIGINAL not in "".join(contexts(caught.value))
     assert not any("while handling" in note for note in getattr(caught.value, "__notes__", ()))
@@ -157,18 +158,14 @@ def test_the_original_raised_again_is_itself(place: Callable[..., Agent]) -> Non
 def test_around_handlers_do_not_hide_it_either() -> None:
     @around_llm
     def model() -> Any:
-        try:
+        with contextlib.suppress(ProviderError):
             yield
-        except ProviderError:
-            pass
         raise KeyError("of the handler")
 
     @around_tool
     def tool() -> Any:
-        try:
+        with contextlib.suppress(ValueError):
             yield
-        except ValueError:
-            pass
         raise KeyError("of the handler")
 
     for agent in (of_model([model], log=False, quiet=True), of_tool([tool], log=False, quiet=True)):

@@ -23,7 +23,7 @@ class Other(Quota):
 
 @pytest.mark.parametrize("second", [Quota, Other])
 def test_two_objects_of_one_name_are_an_error_that_shows_both(second: type[Quota]) -> None:
-    with pytest.raises(PluginError, match="two plugins of this agent are named 'quota'|named 'Quota'"):
+    with pytest.raises(PluginError, match=r"two plugins of this agent are named 'quota'|named 'Quota'"):
         Agent("a", llm=ScriptedLLM("x"), plugins=[Quota(), second()], quiet=True, log=False)
 
 

@@ -186,7 +186,11 @@ def storm(seed: int, spoiling: bool = False, way: str = "input", **more: Any) ->
     hooks: list[Any] = [before_llm, before_each_tool, after_each_tool, after_tools]
     handlers = [hook(_copy(begins)) for hook in hooks]
     agent = Agent("stormy", [work], llm=model, on_events=handlers, quiet=True, **{"log": False, **more})
-    ways: dict[str, Any] = {"input": agent.input, "awaited": partial(awaited, agent), "streamed": partial(streamed, agent)}
+    ways: dict[str, Any] = {
+        "input": agent.input,
+        "awaited": partial(awaited, agent),
+        "streamed": partial(streamed, agent),
+    }
     take = ways[way]
     try:
         for _ in range(2):

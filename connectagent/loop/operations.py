@@ -114,7 +114,8 @@ class Operations:
         """Raises `ToolRejected` for calls that are not those that a person was shown, if they waited at this place."""
         if wait["id"].rpartition(WAIT_OF)[0] != place:  # it waits for an inner call
             return
-        if wait.get("of") == "before_tools" and "calls" not in wait and wait.get("call") is None:  # of a record that was written before
+        is_of_round = wait.get("of") == "before_tools" and wait.get("call") is None
+        if is_of_round and "calls" not in wait:  # of a record that was written before
             return
         shown = [(call.get("name"), call.get("arguments")) for call in calls_of(wait)]
         now = [(call.name, call.arguments) for call in calls]

@@ -184,7 +184,8 @@ class Conversation:
         self.snapshot.insert(message)
         own = clone(self.snapshot.copy["messages"][index])  # which no thread can change
         if by is not None:
-            self.trace({"type": "message", "by": by, "index": index, "message": own, **self.changed_by(by)}, settled=True)
+            entry = {"type": "message", "by": by, "index": index, "message": own}
+            self.trace({**entry, **self.changed_by(by)}, settled=True)
         elif own["role"] == "assistant" and self.changed:
             self.trace({"type": "assistant", "index": index, "message": own}, settled=True)
         if by is None and "tool_calls" in own and (restored := self.snapshot.traced.begin_round()):

@@ -17,9 +17,9 @@ from connectagent.errors import ConnectAgentError
 from connectagent.hooks.entry_points import check_required
 from connectagent.hooks.handler import Handler
 from connectagent.loop.output import Asked
-from connectagent.session.snapshot import clone
 from connectagent.models.names import is_provided
 from connectagent.records.own import why_not_run
+from connectagent.session.snapshot import clone
 from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold
 from connectagent.testing.bisection.keys import LiveKeys
 from connectagent.testing.replay.player import Player, RecordedTools

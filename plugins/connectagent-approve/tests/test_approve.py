@@ -290,7 +290,8 @@ def test_arguments_cannot_hide_or_fake_the_question(dialogues: Any) -> None:
     ("text", "shown"),
     [
         ("p\u0430ypal.com", "p\\u0430ypal.com"), ("\uff52m -rf", "\uff52m -rf".replace("\uff52", "\\uff52")),
-        ("a\u202eb", "a\\u202eb"), ("a\u200bb", "a\\u200bb"), ("a\x1b[2Kb", "a\\x1b[2Kb"), ("größe 設定 привет", "größe 設定 привет"),
+        ("a\u202eb", "a\\u202eb"), ("a\u200bb", "a\\u200bb"), ("a\x1b[2Kb", "a\\x1b[2Kb"),
+        ("größe 設定 привет", "größe 設定 привет"),
     ],
 )  # fmt: skip
 def test_what_passes_for_something_else_is_shown_escaped(text: str, shown: str) -> None:

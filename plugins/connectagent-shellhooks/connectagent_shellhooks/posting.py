@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
 def post(hook: Hook, payload: dict[str, Any]) -> Outcome:
-    """Send an event to a hook's address. Only an answer with a status of 200 to 299 says anything, and a guard's only JSON."""
+    """Send an event to a hook's address. Only a status of 200 to 299 says anything, and of a guard only JSON."""
     try:
         status, text = run_async(_answer(hook, json.dumps(payload, default=repr)), hook.timeout_s)
     except TimeoutError:

@@ -242,8 +242,8 @@ def test_example_without_a_shell(project: Path) -> None:
 def test_words_of_a_command_reach_it_as_they_are_written(project: Path) -> None:
     script = project / ".claude" / "hooks" / "deny.py"
     script.write_text("import json, sys\nprint(json.dumps(sys.argv[1:]), file=sys.stderr)\nsys.exit(2)\n")
-    words = ["{", "}", "{x}", "{{x}}", "{0}", "{x!r:>10}", "$HOME", "`id`", "it's", "", "a b", "%s", "$CLAUDE_PROJECT_DIR",
-             "{CLAUDE_PROJECT_DIR}", "${OTHER}"]  # fmt: skip
+    words = ["{", "}", "{x}", "{{x}}", "{0}", "{x!r:>10}", "$HOME", "`id`", "it's", "", "a b", "%s",
+             "$CLAUDE_PROJECT_DIR", "{CLAUDE_PROJECT_DIR}", "${OTHER}"]  # fmt: skip
     replaced = ["${CLAUDE_PROJECT_DIR}/x", "--folder=${CLAUDE_PROJECT_DIR}:${CLAUDE_PROJECT_DIR}"]
     one = hook("PreToolUse", "python3", args=["${CLAUDE_PROJECT_DIR}/.claude/hooks/deny.py", *words, *replaced])
     agent, tools = turn(project, one, call("Bash", command="ls"), "Done.")
