@@ -10,15 +10,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 from connectagent.data import LLMRequest, LLMResponse, Message, TraceEntry
 from connectagent.models.refusals import Refusal, refusal_of
 from connectagent.records.sent import SentSoFar, difference, schema_key
-from connectagent.session.history import History
 from connectagent.session.journal import is_aside
-from connectagent.session.lines import Line
 from connectagent.session.observers import OWN
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By, clone, same
@@ -201,20 +198,49 @@ def _tools(call: RefusedCall, refusal: Refusal, before: list[Any]) -> Iterator[E
 def _new_messages(call: RefusedCall, messages: list[Message], taken: int) -> Iterator[tuple[int, By]]:
     """The messages that came or were changed after an entry, but for the model's own: index and whose, newest first."""
     own = call.conversation.session["messages"]
-    lines = _lines(call.conversation)
-    places = _places(messages, own)
+    places, origins = _places(messages, own), _Origins(call.conversation.session["trace"])
+    answered = max((index for index, one in enumerate(messages) if one["role"] == "assistant"), default=-1)
     for index in range(len(messages) - 1, -1, -1):
-        at = places[index]
-        if messages[index]["role"] == "system" and index == 0:
-            continue
-        if at is None:  # of this request only
+        if places[index] is None:  # of this request only
             yield index, _editor(call)
-        elif lines is not None:
-            change = lines[at].changes[-1]
-            if change.entry > taken and "model" not in change.by:
-                yield index, change.by
-        elif messages[index]["role"] != "assistant":
-            yield index, {}
+            continue
+        number, by = origins.of(messages[index])
+        is_new = number > taken if number >= 0 else taken < 0 or index > answered
+        is_own = messages[index]["role"] == "system" or (messages[index]["role"] == "assistant" and not by)
+        if is_new and not is_own:
+            yield index, by
+
+
+class _Origins:
+    """Who brought or changed each message of a conversation last, by its entries."""
+
+    def __init__(self, trace: Sequence[TraceEntry]) -> None:
+        self._results: dict[str, tuple[int, By]] = {}
+        self._messages: list[tuple[int, By, Message]] = []  # the newest first
+        for number, entry in reversed(list(enumerate(trace))):
+            if not isinstance(entry, dict):
+                continue
+            kind, by = entry.get("type"), entry.get("by") or {}
+            if kind == "tool_execution" or (kind == "change" and entry.get("of") in ("result", "tool_execution")):
+                own = {"tool": entry.get("tool_name")} if kind == "tool_execution" else {}
+                self._results.setdefault(str(entry.get("call_id")), (number, by or own))
+            elif kind in ("message", "message_edited") and isinstance(entry.get("message"), dict):
+                self._messages.append((number, by, entry["message"]))
+            elif kind == "user_input":
+                message: Message = {"role": "user", "content": entry.get("content", entry.get("prompt"))}
+                self._messages.append((number, {"user": "user"}, message))
+
+    def of(self, message: Message) -> tuple[int, By]:
+        """The number of the entry that brought or changed a message last, and whose it is; -1 if none did."""
+        found = next((one for one in self._messages if same(one[2], message)), None)
+        known = (-1, {}) if found is None else found[:2]
+        if message["role"] != "tool":
+            return known
+        return max(known, self._results.get(str(message.get("tool_call_id")), (-1, {})), key=_first)
+
+
+def _first(pair: tuple[int, By]) -> int:
+    return pair[0]
 
 
 def _places(messages: list[Message], own: list[Message]) -> list[int | None]:
@@ -233,27 +259,6 @@ def _editor(call: RefusedCall) -> By:
         if isinstance(entry, dict) and entry.get("type") == "change" and entry.get("of") == "request":
             return entry.get("by") or {}
     return {"hook": "before_llm"}
-
-
-def _lines(conversation: Any) -> list[Line] | None:
-    """The conversation with who made and changed each message; None if its trace does not tell."""
-    session, behind = conversation.session, conversation.begins_behind
-    whole = History(conversation.begun[0])
-    whole.extend(session["trace"], closed=False)
-    later = History(*conversation.begun)
-    later.extend(islice(session["trace"], behind, None), closed=False)
-    for line in later.lines:
-        for change in line.changes:
-            change.entry += behind if change.entry >= 0 else 0
-    for history in (whole, later):
-        if len(history.lines) == len(session["messages"]) and all(map(_is_line_of, history.lines, session["messages"])):
-            return history.lines
-    return None
-
-
-def _is_line_of(line: Line, message: Message) -> bool:
-    """Whether a line is that of a message; a system prompt may have been filled in since."""
-    return same(line.message, message) or line.message["role"] == message["role"] == "system"
 
 
 def _kinds_in(message: Message) -> set[str]:
