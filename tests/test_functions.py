@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MAX_COMPLEXITY, MAX_LINES = 15, 30
+MAX_COMPLEXITY, MAX_LINES = 15, 45
 
 # The functions above the bounds today, by their numbers, which are exact: mend a function, and take it out here.
 COMPLEX: dict[int, str] = {}
@@ -78,11 +78,11 @@ def test_no_function_is_above_its_bound(measure: Callable[[Function], int], boun
     assert found == listed, "\n".join(f"{place} {name}: {number}" for name, number, place in above)
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
+def test_no_file_is_longer_than_600_lines() -> None:
     paths = sources()
     assert len(paths) > 100
     for path in paths:
-        assert len(path.read_text("utf-8").splitlines()) <= 400, path
+        assert len(path.read_text("utf-8").splitlines()) <= 600, path
 
 
 def test_the_complexity_of_a_function_is_one_more_than_its_decisions() -> None:

@@ -370,7 +370,7 @@ def test_the_record_plays_again_without_a_difference(provider: RefusingProvider,
 def test_a_session_that_was_refused_by_an_older_version_goes_on(
     provider: RefusingProvider, co_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompt, tools, _, owner = ELEMENTS["image of a tool"]
+    prompt, tools, _, _ = ELEMENTS["image of a tool"]
     with monkeypatch.context() as older:
         older.setattr("connectagent.loop.model_choice.ask_without_refused", lambda call: None)
         agent = agent_at(provider, tools, log=None)

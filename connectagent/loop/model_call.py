@@ -78,6 +78,7 @@ class Call(Choice):
         name: by which a handler chose the model of a `Retry`.
         ended: how the turn had ended before: handlers and tools may still ask then.
         tried: what was left out of such attempts, by model.
+        others: whether a model has refused the schemas of tools in this conversation, or may have.
         extra: how many attempts were made without something that the provider had refused.
         number: of the newest attempt, from 1. What follows is of that attempt.
         id: its place.
@@ -107,7 +108,8 @@ class Call(Choice):
         send: Callable[..., Any] | None = None,
         form: Any = None,
     ) -> None:
-        self.turn, self.request, self.place, self.asked, self.by, self.send = turn, request, place, asked, by, send
+        self.turn, self.request, self.place, self.asked, self.by = turn, request, place, asked, by
+        self.send = send or self._ask_model
         self.llm, self.name, self.ended = llm, None, turn.ended
         self.tried: list[tuple[str, str, int, str | None]] = []
         self.model, self.options = request.model, clone(request.options) if request.options else {}
@@ -115,6 +117,7 @@ class Call(Choice):
         is_heard = turn.agent.streaming or turn.listeners or CALLER.get() is not None
         self._is_plain = send is None and self.form is None and not is_heard
         self.conversation = conversation = turn.conversation if asked is None else None
+        self.others = conversation is not None and conversation.refused_tools != {}
         if conversation is not None and conversation.sent.get("log") != turn.log.id:
             nothing = {} if conversation.sent or conversation.begins_behind else _NOTHING  # this log may lack calls
             conversation.sent = {"log": turn.log.id, **nothing}
@@ -182,6 +185,8 @@ class Call(Choice):
                 turn.boundary.settle()
             conversation.mend(self.request)  # here, as handlers of this call may have changed the messages
             self.announced = conversation.announced
+        notes: Notes = []
+        token = NOTES.set(notes)
         try:
             response = as_response(self._send())
         except BaseException as error:
@@ -191,6 +196,11 @@ class Call(Choice):
             if usage is not None or not failed:  # an interrupted attempt may have taken any number of tokens
                 count(turn, usage)
             raise
+        finally:
+            NOTES.reset(token)
+            if notes:
+                self.sent["adapted"] = [text for text, _ in notes]
+                self.unsent = [name for _, name in notes if name is not None]
         self.own, self.noted["usage"] = describe_answer(response), response.usage
         if conversation is not None:
             turn.agent.last_usage = response.usage
@@ -205,10 +215,8 @@ class Call(Choice):
         if self.llm is not None or request.model != self.model or request.options != self.options:
             llm, name, options = self.choose()
         names, tools = turn.agent.tools.offered
-        if request.tools != tools:  # else the agent's own list: adapters know it again
-            names, tools = self.edited_tools()
-        if conversation is not None and conversation.refused_tools != {}:
-            names, tools = offered(conversation, llm, name, names, tools)
+        if self.others or request.tools != tools:  # else the agent's own list: adapters know it again
+            names, tools = self._tools_for(llm, name)
         self.noted |= {"model": llm.model, "provider": getattr(llm, "provider", None)}
         self.sent = {"model": name or llm.model, "tools": tools, "options": options and shown_options(options)}
         self.sent["output"] = form and form.sent_to(llm)
@@ -220,18 +228,19 @@ class Call(Choice):
                 self.sent["edited"] = clone(difference(request.messages, conversation.session["messages"]))
         if turn.log.recording:
             self.noted["digest"] = sent_digest(self.sent, request.messages, conversation)
-        ask = llm.complete if self._is_plain else partial(self.send or self._ask_model, llm)
-        notes: Notes = []
-        token = NOTES.set(notes)
+        ask = llm.complete if self._is_plain else partial(self.send, llm)
         try:
             return ask(request.messages, tools or None)
         finally:
-            NOTES.reset(token)
-            if notes or (conversation is not None and "adapted" in conversation.sent):
-                self.sent["adapted"] = [text for text, _ in notes]
-                self.unsent = [name for _, name in notes if name is not None]
             if form is not None:  # the endpoint may have refused the schema, so that it was asked in words
                 self.sent["output"] = form.sent_to(llm)
+
+    def _tools_for(self, llm: Any, name: str | None) -> tuple[list[str], list[dict[str, Any]]]:
+        """The tools of a request that handlers edited, or whose model has refused the schemas of some."""
+        names, tools = self.turn.agent.tools.offered
+        if self.request.tools != tools:
+            names, tools = self.edited_tools()
+        return (names, tools) if self.conversation is None else offered(self.conversation, llm, name, names, tools)
 
     def _ask_model(self, llm: Any, messages: list[Message], tools: Any) -> Any:
         """Ask for the turn: streamed where somebody listens, and apart where the turn is awaited."""

@@ -41,6 +41,7 @@ class Choice:
     ended: Any
     extra: int
     unsent: Sequence[str]
+    others: bool
     tried: list[tuple[str, str, int, str | None]]
     attempt: Callable[..., LLMResponse | None]
     close: Callable[..., None]

@@ -39,6 +39,7 @@ class RefusedCall(Protocol):
     error: Exception | None
     entry: TraceEntry
     unsent: Sequence[str]
+    others: bool
     tried: list[tuple[str, str, int, str | None]]
 
     def attempt(
@@ -97,6 +98,7 @@ def ask_without_refused(call: RefusedCall) -> LLMResponse | None:
         call.request.messages = _without(messages, replaced)
         if element.key is not None:
             _refused_tools(conversation).setdefault(_asked(call), {})[element.key] = element.tool
+            call.others = True
         call.extra += 1
         response = call.attempt(call.number + 1, refused=[one.as_data() for one in replaced])
         if response is not None:
@@ -178,12 +180,7 @@ def _last_taken(call: RefusedCall) -> tuple[int, list[Any]]:
 
 def _tools(call: RefusedCall, refusal: Refusal, before: list[Any]) -> Iterator[Element]:
     """The tool whose schema was refused, if the model was not offered that schema before."""
-    offered = list(call.conversation.sent.get("tools") or ())
-    if isinstance(refusal.tool, int):
-        sent = [tool for tool in offered if names_of([tool])[0] not in call.unsent]
-        offered = sent[refusal.tool : refusal.tool + 1]
-    elif refusal.tool is not None:
-        offered = [tool for tool in offered if names_of([tool])[0] == refusal.tool]
+    offered = _named_tools(call, refusal.tool)
     known = {schema_key(tool) for tool in before if not isinstance(tool, str)}
     new = [tool for tool in offered if schema_key(tool) not in known]
     if refusal.tool is None and len(new) != 1:
@@ -193,6 +190,15 @@ def _tools(call: RefusedCall, refusal: Refusal, before: list[Any]) -> Iterator[E
         own = call.turn.agent.tools.get(name)
         by = own.by if own is not None else {"tool": name}
         yield Element("tool", by, tool=name, key=schema_key(tool), why=refusal.why)
+
+
+def _named_tools(call: RefusedCall, named: str | int | None) -> list[Any]:
+    """The tools of a request that an error names, by name or by their place in what was sent; None for all."""
+    tools = list(call.conversation.sent.get("tools") or ())
+    if isinstance(named, int):
+        sent = [tool for tool in tools if names_of([tool])[0] not in call.unsent]
+        return sent[named : named + 1]
+    return tools if named is None else [tool for tool in tools if names_of([tool])[0] == named]
 
 
 def _new_messages(call: RefusedCall, messages: list[Message], taken: int) -> Iterator[tuple[int, By]]:

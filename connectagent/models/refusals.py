@@ -28,8 +28,9 @@ _PARAMETERS = frozenset(
         *("max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "thinking"),
         *("system", "metadata", "stop", "stop_sequences", "tool_choice", "parallel_tool_calls", "model", "stream"),
         *("stream_options", "betas", "output_config", "output_format", "response_format", "reasoning", "store"),
-        *("reasoning_effort", "include", "seed", "logprobs", "verbosity", "service_tier", "cache_control", "truncation"),
-        *("presence_penalty", "frequency_penalty", "logit_bias", "modalities", "context_management", "container"),
+        *("reasoning_effort", "include", "seed", "logprobs", "verbosity", "service_tier", "cache_control"),
+        *("truncation", "presence_penalty", "frequency_penalty", "logit_bias", "modalities", "context_management"),
+        *("container",),
         *("mcp_servers", "prediction", "audio", "web_search_options", "safety_settings", "generation_config"),
     )
 )

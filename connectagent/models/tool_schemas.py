@@ -129,21 +129,23 @@ class _Translator:
         if depth > _DEEPEST:
             raise CannotOffer(f"{where} is nested too deep")
         made = _from_draft_4(schema)
-        for key, value in list(made.items()):
-            at = f"{where}.{key}"
-            if (fits := _FORMS.get(key)) is not None and not fits(value):
-                made = self._without(made, key, at)
-            elif key in _MAPS:
-                made = self._map(made, key, at, depth)
-            elif key in _LISTS:
-                made = self._list(made, key, at, depth)
-            elif key in _SINGLE:
-                made = self._single(made, key, at, depth)
+        for key in list(made):
+            made = self._keyword(made, key, f"{where}.{key}", depth)
         if "$ref" in made and target(self.root, made["$ref"]) is None:
             raise CannotOffer(f"{where}.$ref leads nowhere: {made['$ref']!r:.100}")
         kinds = made.get("type")
         is_array = kinds == "array" or (isinstance(kinds, list) and "array" in kinds)
         return {**made, "items": {}} if is_array and "items" not in made else made  # OpenAI refuses it without
+
+    def _keyword(self, schema: Schema, key: str, at: str, depth: int) -> Schema:
+        """A schema with one of its keywords translated, or without it."""
+        if (fits := _FORMS.get(key)) is not None and not fits(schema[key]):
+            return self._without(schema, key, at)
+        if key in _MAPS:
+            return self._map(schema, key, at, depth)
+        if key in _LISTS:
+            return self._list(schema, key, at, depth)
+        return self._single(schema, key, at, depth) if key in _SINGLE else schema
 
     def _without(self, schema: Schema, key: str, at: str) -> Schema:
         self.dropped.append(at)
@@ -184,22 +186,30 @@ def _from_draft_4(schema: Schema) -> Schema:
         else:
             gone.add(limit)
     if isinstance(schema.get("items"), list | tuple):
-        changed["prefixItems"] = list(schema["items"])
-        if isinstance(schema.get("additionalItems"), dict | bool):
-            changed["items"] = schema["additionalItems"]
-        else:
-            gone.add("items")
+        changed |= _tuple_items(schema)
     if isinstance(schema.get("required"), bool):  # draft 3 says it at the property
         gone.add("required")
-    if isinstance(properties := schema.get("properties"), dict):
-        own = schema.get("required") if isinstance(schema.get("required"), list) else []
-        needed = [name for name, one in properties.items() if isinstance(one, dict) and one.get("required") is True]
-        if needed:
-            changed["required"] = list(dict.fromkeys([*(own or ()), *needed]))
+    if required := _required_properties(schema):
+        changed["required"] = required
     if not changed and not gone:
         return schema
     made = {**schema, **changed}
     return {key: value for key, value in made.items() if key in changed or key not in gone}
+
+
+def _tuple_items(schema: Schema) -> Schema:
+    """A list of `items` in the words of draft 2020-12."""
+    rest = schema.get("additionalItems")
+    return {"prefixItems": list(schema["items"]), "items": rest if isinstance(rest, dict | bool) else {}}
+
+
+def _required_properties(schema: Schema) -> list[str]:
+    """The required properties, if some of them say so themselves, as in draft 3; else []."""
+    properties, own = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return []
+    needed = [name for name, one in properties.items() if isinstance(one, dict) and one.get("required") is True]
+    return list(dict.fromkeys([*(own if isinstance(own, list) else ()), *needed])) if needed else []
 
 
 def sendable_schema(parameters: Any) -> tuple[Schema, list[str]]:
@@ -252,12 +262,18 @@ def _renamed(schema: Schema, pattern: re.Pattern[str]) -> tuple[Schema, dict[str
         made["required"] = [names.get(one, one) for one in schema["required"]]
     for key in ("dependentRequired", "dependentSchemas", "dependencies"):
         if isinstance(schema.get(key), dict):
-            made[key] = {
-                names.get(own, own): [names.get(one, one) for one in value] if isinstance(value, list) else value
-                for own, value in schema[key].items()
-            }
+            made[key] = _renamed_needs(schema[key], names)
     pointers = {f"#/properties/{_pointer(own)}": f"#/properties/{new}" for own, new in names.items() if own != new}
     return _repointed(made, pointers), {new: own for own, new in names.items() if own != new}
+
+
+def _renamed_needs(needs: Schema, names: dict[str, str]) -> Schema:
+    """What properties need, by the names that are sent."""
+    made: Schema = {}
+    for own, value in needs.items():
+        renamed = [names.get(one, one) for one in value] if isinstance(value, list) else value
+        made[names.get(own, own)] = renamed
+    return made
 
 
 def _titled(schema: Any, own: str, new: str) -> Any:
@@ -319,14 +335,9 @@ def _add(sent: SentTools, tool: Schema, function: Schema, name: str, limits: Lim
         raise CannotOffer("it has no name")
     if limits.tools is not None and len(sent.tools) >= limits.tools:
         raise CannotOffer(f"a request may have at most {limits.tools} tools")
-    wire = wire_name(name)
-    if name in sent.names.values() or any(_function_of(one) and one["function"]["name"] == name for one in sent.tools):
+    if _is_sent(sent, name):
         raise CannotOffer("another tool has its name")
-    if wire != name:
-        count = 1
-        while wire in taken or wire in sent.names:
-            count += 1
-            wire = f"{wire_name(name)[:60]}_{count}"
+    wire = _wire_name(sent, name, taken)
     schema, dropped = sendable_schema(function.get("parameters"))
     keys: dict[str, str] = {}
     if limits.property_names is not None:
@@ -347,6 +358,21 @@ def _add(sent: SentTools, tool: Schema, function: Schema, name: str, limits: Lim
 
 
 _NO_TOOLS = SentTools([], {}, {}, [], {})
+def _is_sent(sent: SentTools, name: str) -> bool:
+    own = (function.get("name") for tool in sent.tools if (function := _function_of(tool)) is not None)
+    return name in sent.names.values() or name in own
+
+
+def _wire_name(sent: SentTools, name: str, taken: set[str]) -> str:
+    """The name by which a tool is sent, which no other tool has."""
+    wire = wire_name(name)
+    count = 1
+    while wire != name and (wire in taken or wire in sent.names):
+        count += 1
+        wire = f"{wire_name(name)[:60]}_{count}"
+    return wire
+
+
 _KEPT = 8  # lists of tools whose form is remembered
 
 

@@ -181,31 +181,45 @@ def _attachments(at: int, parts: list[Any]) -> list[_Attachment]:
 
 def _too_many(attached: list[_Attachment], provider: str, limits: Limits) -> dict[_Attachment, str]:
     """The attachments that one request cannot hold, each with the reason."""
-    gone: dict[_Attachment, str] = {}
+    gone = _above_count(attached, provider, limits)
+    gone |= _too_wide_for_many([one for one in attached if one not in gone], provider, limits)
+    return gone | _above_size([one for one in attached if one not in gone], provider, limits)
+
+
+def _above_count(attached: list[_Attachment], provider: str, limits: Limits) -> dict[_Attachment, str]:
     most = limits.attachments
-    if most is not None and len(attached) > most:
-        step = max(most // _STEP, 1)
-        surplus = -(-(len(attached) - most) // step) * step
-        why = f"{provider} takes at most {most} images and documents in a request, and newer ones follow"
-        gone.update(dict.fromkeys(attached[:surplus], why))
-    kept = [one for one in attached if one not in gone]
-    if limits.many_images is not None and sum(one.is_image for one in kept) > limits.many_images:
-        for one in kept:
-            if one.facts is not None and max(one.facts.width, one.facts.height) > (limits.many_pixels or 0):
-                size = f"{one.facts.width} x {one.facts.height} pixels"
-                gone[one] = (
-                    f"it has {size}, and of more than {limits.many_images} images in a request {provider} takes at "
-                    f"most {limits.many_pixels} pixels a side"
-                )
-    if limits.attached_bytes is not None:
-        kept = [one for one in attached if one not in gone]
-        surplus = sum(one.size for one in kept) - limits.attached_bytes
-        surplus += limits.attached_bytes // _STEP if surplus > 0 else 0
-        why = f"{provider} takes at most {limits.attached_bytes:,} bytes of images and documents in a request"
-        for one in kept[:-1]:
-            if surplus > 0 and one.size:
-                gone[one] = f"{why}, and newer ones follow"
-                surplus -= one.size
-        if surplus > 0 and kept and kept[-1].size > limits.attached_bytes:
-            gone[kept[-1]] = why
+    if most is None or len(attached) <= most:
+        return {}
+    step = max(most // _STEP, 1)
+    surplus = -(-(len(attached) - most) // step) * step
+    why = f"{provider} takes at most {most} images and documents in a request, and newer ones follow"
+    return dict.fromkeys(attached[:surplus], why)
+
+
+def _too_wide_for_many(attached: list[_Attachment], provider: str, limits: Limits) -> dict[_Attachment, str]:
+    many, pixels = limits.many_images, limits.many_pixels
+    if many is None or pixels is None or sum(one.is_image for one in attached) <= many:
+        return {}
+    gone: dict[_Attachment, str] = {}
+    for one in attached:
+        if one.facts is not None and max(one.facts.width, one.facts.height) > pixels:
+            size = f"it has {one.facts.width} x {one.facts.height} pixels"
+            gone[one] = f"{size}, and of more than {many} images {provider} takes at most {pixels} pixels a side"
+    return gone
+
+
+def _above_size(attached: list[_Attachment], provider: str, limits: Limits) -> dict[_Attachment, str]:
+    most = limits.attached_bytes
+    surplus = 0 if most is None else sum(one.size for one in attached) - most
+    if most is None or surplus <= 0:
+        return {}
+    gone: dict[_Attachment, str] = {}
+    why = f"{provider} takes at most {most:,} bytes of images and documents in a request"
+    surplus += most // _STEP
+    for one in attached[:-1]:
+        if surplus > 0 and one.size:
+            gone[one] = f"{why}, and newer ones follow"
+            surplus -= one.size
+    if attached[-1].size > most:
+        gone[attached[-1]] = why
     return gone

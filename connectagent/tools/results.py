@@ -30,7 +30,8 @@ def result_content(value: object, *, limit: int = 100_000) -> str | list[dict[st
     """What a tool returned, as the content of a message: never empty, valid UTF-8, without terminal escapes.
 
     Text stays as it is; numbers, lists, dicts, dataclasses and pydantic models become JSON; images and files, alone or
-    in a list, and lists of `{"type": "text" | "image_url" | "file"}` become content parts; everything else `str(value)`.
+    in a list, and lists of `{"type": "text" | "image_url" | "file"}` become content parts; everything else
+    `str(value)`.
 
     Args:
         limit: characters of text. Of a longer one, the first two thirds and the last third are left, with a
