@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from awaiting import take
 
-from connectagent import Agent, Continue, LLMResponse, Retry, ToolCall, ToolRejected, hooks
+from connectagent import Agent, Continue, Image, LLMResponse, ProviderError, Retry, ToolCall, ToolRejected, hooks
 from connectagent.hooks.specs import AROUND, EVENTS
 from connectagent.testing import HookRecorder, ScriptedLLM
 
@@ -104,6 +104,11 @@ def once_bad(agent: Any) -> str:
     return "yes"
 
 
+def picture() -> Image:
+    """Take a picture."""
+    return Image(b"\x89PNG")
+
+
 def ending(agent: Any) -> str:
     """End the turn."""
     agent.end_turn("Ended.")
@@ -141,6 +146,8 @@ GOOD: Any = ("good", {"x": 1})
 BROKEN = ToolCall("broken", "good", {}, error="not JSON")
 UNREADABLE = ToolCall("unreadable", "good", [1])  # type: ignore[arg-type]
 NO = ToolRejected("no")
+PICTURE: Any = ("picture", {})
+REFUSED = ProviderError("Could not process image", kind="bad_request", provider="x", status=400)
 ROUND_END = f"after_tools {ANSWER}"
 
 PATHS = [
@@ -190,6 +197,12 @@ PATHS = [
     Path("a model's error", [Boom("down")], [], f"{BEGIN} before_llm {FAILED_MODEL} {ABORT}", Boom),
     Path("a model's error, recovered", [Boom("down")], [at("on_error", "Done.")],
          f"{BEGIN} before_llm {FAILED_MODEL} +change after_llm {END}"),
+    Path("content that was refused, and its replacement", [PICTURE, REFUSED, "Done."], [],
+         f"{BEGIN} {ASK} before_tools {RUN} after_tools before_llm >llm <llm +llm_call >llm <llm +llm_call "
+         f"+message_edited after_llm +assistant {END}"),
+    Path("content that was refused, twice", [PICTURE, REFUSED, REFUSED], [],
+         f"{BEGIN} {ASK} before_tools {RUN} after_tools before_llm >llm <llm +llm_call {FAILED_MODEL} {ABORT}",
+         ProviderError),
     Path("a model's error, tried again", [Boom("down"), "Done."], [at("on_error", Retry())],
          f"{BEGIN} before_llm {FAILED_MODEL} >llm <llm +llm_call after_llm {END}"),
     Path("a model's error, tried again in vain", [Boom("1"), Boom("2")], [at("on_error", Retry())],
@@ -289,7 +302,7 @@ def _agent(path: Path, stream: bool) -> tuple[Agent, HookRecorder]:
     recorder = HookRecorder()
     agent = Agent(
         "table",
-        [good, bad, once_bad, ending, asking, pressed],
+        [good, bad, once_bad, ending, asking, pressed, picture],
         llm=ScriptedLLM(*path.script),
         plugins=[recorder, path.handlers],
         max_iterations=path.limit,

@@ -14,6 +14,11 @@ from connectagent.loop.ask import llm_do
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.openai import OpenAILLM
 
+DOT = bytes.fromhex(
+    "89504e470d0a1a0a0000000d494844520000000100000001080600000"
+    "01f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
+)
+
 
 class Book(BaseModel):
     """A book."""
@@ -37,7 +42,7 @@ def anthropic_at(server: WireServer, **options: Any) -> AnthropicLLM:
 def test_a_text_is_returned_and_what_was_asked_is_sent() -> None:
     with WireServer(chat("fine")) as server:
         answer = llm_do(
-            ["Look:", Image(b"\x89PNG")], system_prompt="Be brief.", model="gpt-4o", api_key="k",
+            ["Look:", Image(DOT)], system_prompt="Be brief.", model="gpt-4o", api_key="k",
             base_url=server.openai_url, options={"temperature": 0},
         )  # fmt: skip
     assert answer == "fine"

@@ -382,6 +382,23 @@ def pauses_of_other_kinds() -> None:
         one.resume(one.record, **decision)
 
 
+def content_that_a_provider_refuses() -> None:
+    """An image of a tool, and a tool's schema; an image with a wrong type is adapted before."""
+    refused: dict[str, Any] = {"kind": "bad_request", "provider": "x", "status": 400}
+    image = ProviderError("messages.2.content.0.image.source.base64: Could not process image", **refused)
+    schema = ProviderError("tools.0.custom.input_schema: JSON schema is invalid.", **refused)
+
+    def look() -> Image:
+        """Look."""
+        return Image(DOT, media_type="image/jpeg")
+
+    with pytest.warns(RuntimeWarning, match="'look' is left out"):
+        agent("refused", [look], schema, call("look"), image, "Done.").input("Go")
+    with WireServer(chat("Seen.")) as server:
+        llm = OpenAILLM("gpt-4o", api_key="k", base_url=server.openai_url)
+        Agent("adapted", llm=llm, quiet=True).input(["What is it?", Image(DOT, media_type="image/jpeg")])
+
+
 def agents_inside() -> None:
     def stop(agent: Any) -> None:
         """Stop."""
@@ -503,6 +520,7 @@ SESSIONS: list[Callable[[], None]] = [
     a_pause_that_is_decided_elsewhere,
     a_tool_that_is_carried_out_elsewhere,
     pauses_of_other_kinds,
+    content_that_a_provider_refuses,
     agents_inside,
     an_agent_inside_that_waits,
     an_error_that_is_raised_again,

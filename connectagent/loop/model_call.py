@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,10 @@ from connectagent.frame import Frame
 from connectagent.loop.described import describe_error, outlined
 from connectagent.loop.divergence import finish
 from connectagent.loop.model_choice import Choice
+from connectagent.loop.refused import offered
 from connectagent.loop.stored import own_tools
 from connectagent.loop.turn import Turn
+from connectagent.models.notes import NOTES, Notes
 from connectagent.records.sent import difference, schema_key, sent_digest
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import CLOSED
@@ -74,12 +76,16 @@ class Call(Choice):
         model, options: what the request named before handlers saw it.
         name: by which a handler chose the model of a `Retry`.
         ended: how the turn had ended before: handlers and tools may still ask then.
+        tried: what was left out of such attempts, by model.
+        others: whether a model has refused the schemas of tools in this conversation, or may have.
+        extra: how many attempts were made without something that the provider had refused.
         number: of the newest attempt, from 1. What follows is of that attempt.
         id: its place.
         error: the error with which it failed.
         own: the model's own answer or error in the form of a trace entry; None if the model was not asked.
         messages: the messages that it is sent, which nobody else changes any more.
         sent: what the model was sent.
+        unsent: the names of tools that the provider would refuse, so that they were not sent.
         noted: keys of its entry that are known before it ends.
         entry: its `llm_call` entry.
         announced: how many trace entries there were when the request was sent.
@@ -88,6 +94,8 @@ class Call(Choice):
     own: dict[str, Any] | None = None
     messages: list[Message]
     sent: dict[str, Any]
+    extra = 0
+    unsent: Sequence[str] = ()
     _began: float | None = None  # None where a handler stands in for the model
 
     def __init__(
@@ -101,19 +109,30 @@ class Call(Choice):
         send: Callable[..., Any] | None = None,
         form: Any = None,
     ) -> None:
-        self.turn, self.request, self.place, self.asked, self.by, self.send = turn, request, place, asked, by, send
+        self.turn, self.request, self.place, self.asked, self.by = turn, request, place, asked, by
+        self.send = send or self._ask_model
         self.llm, self.name, self.ended = llm, None, turn.ended
+        self.tried: list[tuple[str, str, int, str | None]] = []
         self.model, self.options = request.model, clone(request.options) if request.options else {}
         self.form = turn.output if asked is None else form
         is_heard = turn.agent.streaming or turn.listeners or CALLER.get() is not None
         self._is_plain = send is None and self.form is None and not is_heard
         self.conversation = conversation = turn.conversation if asked is None else None
+        self.others = conversation is not None and conversation.refused_tools != {}
         if conversation is not None and conversation.sent.get("log") != turn.log.id:
             nothing = {} if conversation.sent or conversation.begins_behind else _NOTHING  # this log may lack calls
             conversation.sent = {"log": turn.log.id, **nothing}
 
-    def attempt(self, number: int = 1, by: By | None = None) -> LLMResponse | None:
-        """Ask the model once; None if that failed with `error`, or the turn ended before it."""
+    def attempt(
+        self, number: int = 1, by: By | None = None, refused: list[dict[str, Any]] | None = None
+    ) -> LLMResponse | None:
+        """Ask the model once; None if that failed with `error`, or the turn ended before it.
+
+        Args:
+            number: of the attempt.
+            by: the handler that asked for it.
+            refused: what is left out of the request, as the provider refused it.
+        """
         turn = self.turn
         self.number, self.id = number, f"{self.place}/model{number}"
         self.error, self.own, self.sent, self._began = None, None, {}, time.perf_counter()
@@ -122,7 +141,11 @@ class Call(Choice):
             return self.taken(line)
         if isinstance(self.llm, str):
             self.make_named(self.llm)
-        turn.began(self.id)
+        if refused:
+            self.noted["refused"] = refused
+            turn.began(self.id, refused=refused)
+        else:
+            turn.began(self.id)
         self._since = turn.boundary.blames
         try:
             with turn.frame.inside(self.id):
@@ -162,6 +185,8 @@ class Call(Choice):
         if conversation is not None:
             self.messages = conversation.mend(self.request)  # here, as handlers of this call may change them
             self.announced = conversation.announced
+        notes: Notes = []
+        token = NOTES.set(notes)
         try:
             response = as_response(self._send())
         except BaseException as error:
@@ -171,6 +196,11 @@ class Call(Choice):
             if usage is not None or not failed:  # an interrupted attempt may have taken any number of tokens
                 count(turn, usage)
             raise
+        finally:
+            NOTES.reset(token)
+            if notes:
+                self.sent["adapted"] = [text for text, _ in notes]
+                self.unsent = [name for _, name in notes if name is not None]
         self.own, self.noted["usage"] = describe_answer(response), response.usage
         if conversation is not None:
             turn.agent.last_usage = response.usage
@@ -185,8 +215,8 @@ class Call(Choice):
         if self.llm is not None or request.model != self.model or request.options != self.options:
             llm, name, options = self.choose()
         names, tools = turn.agent.tools.offered
-        if request.tools != tools:  # else the agent's own list: adapters know it again
-            names, tools = self.edited_tools()
+        if self.others or request.tools != tools:  # else the agent's own list: adapters know it again
+            names, tools = self._tools_for(llm, name)
         self.noted |= {"model": llm.model, "provider": getattr(llm, "provider", None)}
         self.sent = {"model": name or llm.model, "tools": tools, "options": options and shown_options(options)}
         self.sent["output"] = form and form.sent_to(llm)
@@ -199,12 +229,19 @@ class Call(Choice):
         if turn.log.recording:
             edited = self.messages if conversation is None or "edited" in self.sent else None
             self.noted["digest"] = sent_digest(self.sent, edited, conversation)
-        ask = llm.complete if self._is_plain else partial(self.send or self._ask_model, llm)
+        ask = llm.complete if self._is_plain else partial(self.send, llm)
         try:
             return ask(self.messages, tools or None)
         finally:
             if form is not None:  # the endpoint may have refused the schema, so that it was asked in words
                 self.sent["output"] = form.sent_to(llm)
+
+    def _tools_for(self, llm: Any, name: str | None) -> tuple[list[str], list[dict[str, Any]]]:
+        """The tools of a request that handlers edited, or whose model has refused the schemas of some."""
+        names, tools = self.turn.agent.tools.offered
+        if self.request.tools != tools:
+            names, tools = self.edited_tools()
+        return (names, tools) if self.conversation is None else offered(self.conversation, llm, name, names, tools)
 
     def _ask_model(self, llm: Any, messages: list[Message], tools: Any) -> Any:
         """Ask for the turn: streamed where somebody listens, and apart where the turn is awaited."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TraceEntry
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.described import handling
+from connectagent.loop.refused import ask_without_refused
 from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.session.edits import shown_options
@@ -39,6 +40,10 @@ class Choice:
     entry: TraceEntry
     noted: dict[str, Any]
     ended: Any
+    extra: int
+    unsent: Sequence[str]
+    others: bool
+    tried: list[tuple[str, str, int, str | None]]
     attempt: Callable[..., LLMResponse | None]
     close: Callable[..., None]
 
@@ -92,12 +97,15 @@ class Choice:
         """
         turn = self.turn
         while self.error is not None:
+            response = ask_without_refused(self)
+            if response is not None or self.error is None:
+                return response
             answer = self._on_error(self.error)
             if answer is not None and not isinstance(answer.value, Retry):
                 return self._recover(as_response(answer.value), answer.by)
             if turn.ended is not self.ended:
                 return None
-            if answer is None or self.number > MAX_RETRIES:
+            if answer is None or self.number - self.extra > MAX_RETRIES:
                 raise self.error
             retry: Retry = answer.value
             if turn.past is None or not turn.has_begun(f"{self.place}/model{self.number + 1}"):
@@ -112,7 +120,8 @@ class Choice:
     def _on_error(self, error: Exception) -> HandlerValue | None:
         """The value of an `on_error` handler for a failed attempt, or None."""
         place = self.place.removeprefix(f"{self.turn.id}/")
-        given: dict[str, Any] = {"error": error, "tool_call": None, "request": self.request, "attempt": self.number}
+        attempt = self.number - self.extra  # those without what was refused are not the handlers' own
+        given: dict[str, Any] = {"error": error, "tool_call": None, "request": self.request, "attempt": attempt}
         over = self.running("on_error")
         with handling(error, self.turn.boundary.originals):
             answer = self.turn.decide("on_error", f"{place}/", suffix=self.number, over=over, **given)

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from connectagent.models.content import (
-    DATA_URL,
     CallIds,
     as_json,
     image_problem,
@@ -16,6 +15,7 @@ from connectagent.models.content import (
     wire_name,
 )
 from connectagent.models.files import for_anthropic
+from connectagent.models.images import DATA_URL
 from connectagent.models.json_schema import object_schema
 from connectagent.models.sdk import Messages
 

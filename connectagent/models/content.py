@@ -12,12 +12,11 @@ from typing import Any
 
 from connectagent.data import File, Image, ToolCall
 from connectagent.errors import cut
+from connectagent.models.images import DATA_URL, facts_of
+from connectagent.models.limits import IMAGE_TYPES
 
 Part = dict[str, Any]
 
-DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 _WEB_URL = re.compile(r"https?://[^\s/]+", re.IGNORECASE)
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -36,13 +35,15 @@ class CannotSend(ValueError):
 
 
 def without_older(messages: Sequence[Any], part: Part, note: str) -> list[Any] | None:
-    """Messages with a text in the place of a part, if that stands before the newest message of the user; else None.
+    """Messages with a text in the place of a part that a tool brought, or an older message of the user; else None.
 
     A file that was refused once stays in the conversation, and must not make every later request fail.
     """
     newest = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=0)
     made = list(messages)
-    for at, message in enumerate(messages[:newest]):
+    for at, message in enumerate(messages):
+        if at >= newest and message.get("role") != "tool":
+            continue
         if isinstance(content := message.get("content"), list) and part in content:
             kept = [{"type": "text", "text": note} if one == part else one for one in content]
             made[at] = {**message, "content": kept}
@@ -56,12 +57,13 @@ def parts_of(content: object) -> list[Part]:
     if content is None:
         return []
     if isinstance(content, list | tuple):
-        return [part for item in content if (part := _part(item)) is not None]
-    part = _part(content)
+        return [part for item in content if (part := as_part(item)) is not None]
+    part = as_part(content)
     return [part] if part else []
 
 
-def _part(item: object) -> Part | None:
+def as_part(item: object) -> Part | None:
+    """One item of content as a part; None if it says nothing."""
     if isinstance(item, str):
         return {"type": "text", "text": item} if item else None
     if isinstance(item, Image | File):
@@ -85,14 +87,8 @@ def image_problem(url: object) -> str | None:
     if found := DATA_URL.match(url):
         if found[1].lower() not in IMAGE_TYPES:
             return f"of type {found[1][:40]}"
-        return None if _holds_base64(url) else "that is no base64"
+        return None if facts_of(url) is not None else "that is no base64"
     return None if _WEB_URL.match(url) else "that is neither a data: nor an https: URL"
-
-
-@lru_cache(maxsize=32)  # the whole history is sent with every request
-def _holds_base64(url: str) -> bool:
-    at = url.index(",") + 1
-    return len(url) > at and _BASE64.fullmatch(url, at) is not None
 
 
 def text_of(content: object) -> str:

@@ -23,8 +23,11 @@ from connectagent.errors import ConfigError, ProviderError, libraries
 from connectagent.models.attempts import Attempts, Raised
 from connectagent.models.clients import idle_client
 from connectagent.models.failures import Endpoint, failure, from_sdk
+from connectagent.models.limits import Limits, limits_of
 from connectagent.models.names import NO_KEY, PROVIDERS
 from connectagent.models.prices import price
+from connectagent.models.tool_schemas import ToolForms, with_own_names, with_sent_names
+from connectagent.models.within_limits import within_limits
 
 Messages = list[Message]
 Tools = list[dict[str, Any]] | None
@@ -127,6 +130,7 @@ class WireLLM(ABC):
         add_secret(api_key, "api_key")
         self._own_base_url = base_url
         self.options = dict(options or {})
+        self._tool_forms = ToolForms()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
@@ -185,8 +189,10 @@ class WireLLM(ABC):
 
     def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
         exchange = Exchange()
+        sent = self._tool_forms.of(tools or [], self.provider, self.limits)
+        given = with_sent_names(within_limits(messages, self.provider, self.limits), sent)
         try:
-            body = self._checked_body(messages, tools, output)
+            body = self._checked_body(given, sent.tools or None, output)
             with self._client() as exchange.client:
                 response = self._answered(body, on_text, output, exchange)
         except ProviderError as error:
@@ -197,7 +203,14 @@ class WireLLM(ABC):
                 error.usage.cost = None
             raise
         response.usage = self._usage(exchange.usages)
+        if sent.names or sent.keys:
+            with_own_names(response, sent)
         return response
+
+    @property
+    def limits(self) -> Limits:
+        """What the provider takes in one request."""
+        return limits_of(self.provider, bool(self._own_base_url or self._environment_url()))
 
     def _checked_body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
         from connectagent.models.content import CannotSend, without_older

@@ -55,6 +55,7 @@ class Conversation:
         instead: by a text of the conversation: the text that a record has in its place.
         dropped: the `temp:` state of the last turn.
         repeats: what a resumed turn is expected to do again.
+        refused_tools: by model, the keys and names of tools whose schemas it has refused; None: not looked up.
         heard: `session["heard"]` before each turn that began by a handoff, by the turn's place.
     """
 
@@ -65,6 +66,7 @@ class Conversation:
     heard: dict[str, dict[str, int]]
     sent: dict[str, Any]
     instead: dict[str, str]
+    refused_tools: dict[str, dict[str, str | None]] | None = None
 
     def __init__(
         self,
@@ -96,6 +98,7 @@ class Conversation:
             self.session["state"].update(copy_of(state))
         self.unmerged: list[dict[str, Any]] = []  # the changes of inner agents whose turns wait
         self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
+        self.refused_tools = None if trace else {}
 
     def _settle(self) -> None:
         """Trace what others have changed so far, before the loop changes something."""

@@ -76,6 +76,17 @@ class UserInput(Entry, total=False):
     output: str
 
 
+class Refused(TypedDict, total=False):
+    """What a provider refused in a request, so that it was left out."""
+
+    element: Required[Literal["image", "file", "text", "tool"]]
+    of: Required[dict[str, Any]]  # whose it is: a `by`, or the user
+    index: int  # of its message, as the request had them
+    tool: str  # the name of the tool whose schema it is
+    key: str  # of that schema
+    error: Required[str]
+
+
 class AskedOutput(TypedDict, total=False):
     """How a model was asked for a structured answer."""
 
@@ -93,6 +104,7 @@ class Sent(TypedDict, total=False):
     output: AskedOutput | None
     messages: list[Message]
     edited: list[Any]
+    adapted: list[str]  # in words
 
 
 class LLMCall(Entry, StateChange, Failure, _From, total=False):
@@ -117,6 +129,7 @@ class LLMCall(Entry, StateChange, Failure, _From, total=False):
     tools: list[str]
     request: Sent
     digest: str
+    refused: list[Refused]
     entries_since_request: int
     original: dict[str, Any]
     ended: dict[str, Any]
@@ -185,6 +198,7 @@ class MessageEdited(Entry, total=False):
     type: Required[Literal["message_edited"]]
     index: Required[int]
     message: Required[Message]
+    refused: Refused
 
 
 class MessageRemoved(Entry, total=False):

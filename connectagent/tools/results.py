@@ -30,7 +30,8 @@ def result_content(value: object, *, limit: int = 100_000) -> str | list[dict[st
     """What a tool returned, as the content of a message: never empty, valid UTF-8, without terminal escapes.
 
     Text stays as it is; numbers, lists, dicts, dataclasses and pydantic models become JSON; images and files, alone or
-    in a list, and lists of `{"type": "text" | "image_url"}` become content parts; everything else `str(value)`.
+    in a list, and lists of `{"type": "text" | "image_url" | "file"}` become content parts; everything else
+    `str(value)`.
 
     Args:
         limit: characters of text. Of a longer one, the first two thirds and the last third are left, with a
@@ -254,10 +255,17 @@ def _has_parts(items: Sequence[Any]) -> bool:
 def _is_part(item: Any) -> bool:
     if not isinstance(item, dict):
         return False
-    image = item.get("image_url")
-    return (item.get("type") == "text" and isinstance(item.get("text"), str)) or (
-        item.get("type") == "image_url" and isinstance(image, dict) and isinstance(image.get("url"), str)
-    )
+    if item.get("type") == "text":
+        return isinstance(item.get("text"), str)
+    return _is_attachment(item)
+
+
+def _is_attachment(item: dict[str, Any]) -> bool:
+    """Whether a dict is a part that holds an image or a file, as `Image.part()` and `File.part()` make them."""
+    kind = item.get("type")
+    inner = item.get(kind) if kind in ("image_url", "file") else None
+    key = "url" if kind == "image_url" else "file_data"
+    return isinstance(inner, dict) and isinstance(inner.get(key), str)
 
 
 def _parts(items: Sequence[Any], limit: int) -> list[dict[str, Any]]:
@@ -265,7 +273,7 @@ def _parts(items: Sequence[Any], limit: int) -> list[dict[str, Any]]:
     for item in items:
         if isinstance(item, Image | File):
             part = _file_part(item)
-        elif _is_part(item) and item["type"] == "image_url":
+        elif _is_part(item) and item["type"] != "text":
             part = item
         else:
             part = {"type": "text", "text": _text(item["text"] if _is_part(item) else item, limit)}
