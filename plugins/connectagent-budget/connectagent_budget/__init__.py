@@ -88,6 +88,7 @@ class Budget:
 
     name: ClassVar[str] = "budget"
     scope: ClassVar[str] = "process"  # agents that are named together in settings share one budget
+    reach: ClassVar[str] = "turn"  # agents outside of the tree that are asked in a turn share its budget
 
     def __init__(
         self,
