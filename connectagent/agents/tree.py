@@ -128,7 +128,7 @@ class Node(AgentBase):
         return next((agent for agent in walk(self) if agent.name == name), None)
 
     @contextlib.contextmanager
-    def guarded_by(self, asker: Node) -> Iterator[None]:
+    def _guarded_by(self, asker: Node) -> Iterator[None]:
         """Have the plugins of `asker` that reach the whole turn, for one turn that it asks of this agent.
 
         Agents of one tree have them already. An agent outside of the tree, such as a judge, does not, and a model that
