@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -125,6 +126,20 @@ class Node(AgentBase):
     def find(self, name: str) -> Self | None:
         """The agent of that name here or below, or None; `agent.root.find` looks in the whole tree."""
         return next((agent for agent in walk(self) if agent.name == name), None)
+
+    @contextlib.contextmanager
+    def _guarded_by(self, asker: Node) -> Iterator[None]:
+        """Have the plugins of `asker` that reach the whole turn, for one turn that it asks of this agent.
+
+        Agents of one tree have them already. An agent outside of the tree, such as a judge, does not, and a model that
+        it asks would be out of sight of a budget.
+        """
+        guards = [] if not self.inherit_plugins else _missing_guards(self, asker)
+        if not guards:
+            yield
+            return
+        with self.hooks.add(*guards):
+            yield
 
     def check_children(self, joining: list[Any]) -> None:
         """Refuse children that cannot join, before anything is changed.
@@ -312,6 +327,27 @@ def _inherited(agent: Node, own: list[Handler]) -> list[Handler]:
     theirs = [] if parent is None else [handler for handler in parent.hooks.loaded if _is_for(handler, agent)]
     theirs += [one for one in agent._handed if not any(_same(one, other) for other in theirs)]
     return [handler for handler in theirs if not any(_same(handler, other) for other in own)]
+
+
+def _missing_guards(agent: Node, asker: Node) -> list[Handler]:
+    """The handlers of the asking agent that reach the whole turn, as far as an agent has not got them."""
+    reaching = [one for one in asker.hooks.loaded if one.reaches_turn and normalized(one.plugin) not in agent.left_out]
+    if not reaching:
+        return []
+    own = agent.hooks.loaded
+    missing = [one for one in reaching if not any(_covers(other, one) for other in own)]
+    return [dataclasses.replace(one, account=Account()) for one in missing]
+
+
+def _covers(own: Handler, guard: Handler) -> bool:
+    """Whether a guard's work is done by a handler that an agent has itself.
+
+    Another object of the plugin does it too, but not of one that is for the whole process: each such object has counts
+    of its own.
+    """
+    if getattr(guard.thing, "scope", None) == "process":
+        return own.hook == guard.hook and own.function == guard.function
+    return _same(own, guard)
 
 
 def _is_for(handler: Handler, agent: Node) -> bool:

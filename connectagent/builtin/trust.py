@@ -264,7 +264,10 @@ def _read_verdict(answer: str) -> tuple[bool, str]:
 
     A search for a yes inside a text would find the one that the arguments brought along, or that a refusal quotes.
     """
-    from connectagent.models.json_schema import json_alone
+    from connectagent.models.json_schema import json_alone, repeated_key
 
-    verdict: Any = _verdict().model_validate_json(json_alone(answer))
+    text = json_alone(answer)
+    if (repeated := repeated_key(text)) is not None:
+        raise ValueError(f"the judge's answer has the key {repeated!r} twice")
+    verdict: Any = _verdict().model_validate_json(text)
     return verdict.allowed, verdict.reason

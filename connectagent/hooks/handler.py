@@ -69,6 +69,11 @@ class Handler:
         self.by_name = bool(self.keywords or self.resources)
         self.by = {"plugin": self.plugin, "version": self.version, "hook": self.hook, **place}
 
+    @property
+    def reaches_turn(self) -> bool:
+        """Whether it also runs in agents outside of the tree that are asked in a turn of its agent."""
+        return not self.local and getattr(self.thing, "reach", None) == "turn"
+
     def __call__(self, arguments: dict[str, Any]) -> Any:
         """Call the function with those arguments of the hook that it takes."""
         if self.resources:

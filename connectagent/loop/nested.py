@@ -64,7 +64,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     _meet(agent, caller)
     turn = Turn(agent, given, id, caller.log, asked, caller.past)
     turn.handoff = handoff
-    with agent.turning:
+    with agent.turning, agent._guarded_by(caller.agent):
         state = _begin(caller, turn)
         ending: TraceEntry = {"outcome": "interrupted", "open": True}
         base: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from connectagent.data import LLMResponse, Message
 from connectagent.errors import ConfigError, OutputError, ProviderError, libraries
-from connectagent.models.json_schema import json_alone, json_in
+from connectagent.models.json_schema import json_alone, json_in, repeated_key
 from connectagent.session.instruction import with_instruction
 
 if TYPE_CHECKING:
@@ -93,8 +93,11 @@ class Form(Asked):
         Raises:
             pydantic.ValidationError: the text does not fit.
         """
-        found = self.model.model_validate_json(json_alone(text) if self._alone else json_in(text))
+        found = self.model.model_validate_json(self._json_of(text))
         return found if self._field is None else getattr(found, self._field)
+
+    def _json_of(self, text: str) -> str:
+        return json_alone(text) if self._alone else json_in(text)
 
     def problem(self, response: LLMResponse, llm: Any) -> str | None:
         """What does not fit in an answer, one line each, or None.
@@ -116,7 +119,8 @@ class Form(Asked):
             self.read(response.content or "")
         except ValidationError as error:
             return _wrong(error)
-        return None
+        repeated = repeated_key(self._json_of(response.content or ""))
+        return None if repeated is None else f"- {repeated}: this key stands twice in one object"
 
     def fits(self, turn: Any, response: LLMResponse) -> bool:
         """Whether the model's answer in a turn has this form; otherwise ask for a correction.

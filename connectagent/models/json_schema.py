@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from typing import Any
 
@@ -103,3 +104,21 @@ def json_alone(text: str) -> str:
     text = text.strip()
     fenced = re.fullmatch(r"```(?:json)?\s*(\{.*\})\s*```", text, re.DOTALL)
     return fenced[1] if fenced else text
+
+
+def repeated_key(text: str) -> str | None:
+    """A key that stands twice in one object of a JSON text, or None; readers differ in which of the two they take."""
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                found.append(key)
+            seen.add(key)
+
+    try:
+        json.loads(text, object_pairs_hook=note)
+    except (ValueError, RecursionError):
+        return None  # whoever reads it says what is wrong
+    return found[0] if found else None

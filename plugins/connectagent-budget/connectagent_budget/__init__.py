@@ -1,6 +1,7 @@
 """Stops an agent before it makes a call that its budget does not have.
 
-A call is counted before it is made: each attempt, also of agents below and of handlers. Counts of turns and sessions
+A call is counted before it is made: each attempt, also of agents below and of handlers. What it may cost is reserved
+before it, and settled after it. Counts of turns and sessions
 are kept in memory, and are counted again from the record when a session is resumed. Those of a day are in a file beside
 the records. The options are on `Budget`.
 """
@@ -13,10 +14,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import ref
 
 from connectagent import (
@@ -52,11 +53,28 @@ class Used:
     usd: float = 0.0
     seconds: float = 0.0
 
-    def spend(self, usage: Any) -> None:
-        """Add the usage of a model call: a `TokenUsage`, its form in a record, or None."""
-        data = usage if isinstance(usage, dict) else asdict(usage) if usage is not None else {}
-        self.tokens += (data.get("input_tokens") or 0) + (data.get("output_tokens") or 0)
-        self.usd += data.get("cost") or 0.0
+    def spend(self, amount: Amount) -> None:
+        """Add what a model call cost."""
+        self.tokens += amount.tokens or 0
+        self.usd += amount.usd or 0.0
+
+
+class Amount(NamedTuple):
+    """What one model call cost, or is expected to; None where that is not known."""
+
+    tokens: int | None
+    usd: float | None
+
+
+NOTHING = Amount(0, 0.0)
+
+
+def _amount(usage: Any) -> Amount:
+    """The amount of a `TokenUsage`, its form in a record, or None."""
+    data = usage if isinstance(usage, dict) else {} if usage is None else asdict(usage)
+    if not data:
+        return Amount(None, None)
+    return Amount((data.get("input_tokens") or 0) + (data.get("output_tokens") or 0), data.get("cost"))
 
 
 @dataclass
@@ -69,6 +87,19 @@ class Ledger:
     runs: bool = False  # whether that agent is in a turn
     since: float = 0.0  # the monotonic time up to which its turns are in `used`
     warned: set[str] = field(default_factory=set)
+    largest: Amount = NOTHING  # of the calls so far: what the next one is expected to cost
+    lost: int = 0  # calls that a killed process left before any call had a known cost
+    unknown: str | None = None  # why what was used is not known
+
+    def learn(self, amount: Amount) -> None:
+        """Remember the largest call; calls that were lost before the first one count as much as this."""
+        self.largest = Amount(
+            max(self.largest.tokens or 0, amount.tokens or 0), max(self.largest.usd or 0.0, amount.usd or 0.0)
+        )
+        if self.largest != NOTHING:
+            for _ in range(self.lost):
+                self.used.spend(self.largest)
+            self.lost = 0
 
 
 class Budget:
@@ -81,13 +112,16 @@ class Budget:
         usd: the price of the model calls, where prices are known.
         seconds: how long turns run; the time in which they are paused does not count.
         per: what has this budget: a `turn`, a `session`, or a `day` of all sessions of the project.
+        unpriced: what becomes of calls after one without a price (or, with `tokens`, without tokens): `refuse` ends
+            the turn, `allow` goes on and says so in each turn.
 
     Raises:
-        ConfigError: a limit is no number from 0 up, or `per` is something else.
+        ConfigError: a limit is no number from 0 up, or `per` or `unpriced` is something else.
     """
 
     name: ClassVar[str] = "budget"
     scope: ClassVar[str] = "process"  # agents that are named together in settings share one budget
+    reach: ClassVar[str] = "turn"  # agents outside of the tree that are asked in a turn share its budget
 
     def __init__(
         self,
@@ -97,6 +131,7 @@ class Budget:
         usd: float | None = None,
         seconds: float | None = None,
         per: str = "turn",
+        unpriced: str = "refuse",
     ) -> None:
         given = {"model_calls": model_calls, "tool_calls": tool_calls, "tokens": tokens, "usd": usd, "seconds": seconds}
         for option, value in given.items():
@@ -105,7 +140,10 @@ class Budget:
         if per not in ("turn", "session", "day"):
             raise ConfigError(f"budget: per is 'turn', 'session' or 'day', not {per!r}")
         self.limits = {option: value for option, value in given.items() if value is not None}
+        if unpriced not in ("refuse", "allow"):
+            raise ConfigError(f"budget: unpriced is 'refuse' or 'allow', not {unpriced!r}")
         self.per = per
+        self.unpriced = unpriced
         self._ledgers: dict[str, Ledger] = {}  # by session
         self._lock = threading.RLock()
 
@@ -129,24 +167,25 @@ class Budget:
 
     @around_llm(trylast=True)  # innermost: what other handlers stop is not counted
     def watch_model(self, agent: Agent) -> Generator[None, LLMResponse, None]:
-        """Count an attempt at a model, or end the turn before it."""
-        usage = None
-        if not self._take(agent, "model_calls"):
+        """Reserve what an attempt may cost, or end the turn before it; afterwards count what it did cost."""
+        reserved = self._take(agent, "model_calls")
+        if reserved is None:
             yield  # the turn has ended, so the model is not asked
             return
         try:
-            usage = (yield).usage
-        except Exception as error:
-            usage = getattr(error, "usage", None)  # a failed answer may have cost something
+            response = yield
+        except Exception as error:  # a failed answer may have cost something
+            self._settle(agent, reserved, _amount(getattr(error, "usage", None)), getattr(error, "retries", None), True)
             raise
-        finally:
-            with self._used(agent) as used:
-                used.spend(usage)
+        except BaseException:  # nobody knows what it cost: what is reserved stays counted
+            self._settle(agent, reserved, reserved, None)
+            raise
+        self._settle(agent, reserved, _amount(response.usage), response.retries)
 
     @around_tool(trylast=True)
     def watch_tool(self, agent: Agent) -> Generator[None, Any, None]:
         """Count an attempt at a tool, or end the turn before it."""
-        taken = self._take(agent, "tool_calls")
+        taken = self._take(agent, "tool_calls") is not None
         try:
             yield
         except (Pause, Waiting):  # it begins again when a person has decided
@@ -164,26 +203,64 @@ class Budget:
 
     # -- the counts ----------------------------------------------------------------------------
 
-    def _take(self, agent: Agent, what: str) -> bool:
-        """Count one call; False, and the turn ends, where the budget has none left."""
+    def _take(self, agent: Agent, what: str) -> Amount | None:
+        """Count one call, and reserve what it may cost; None, and the turn ends, where the budget has not got that."""
         with self._used(agent) as used:
-            over = next((name for name in self.limits if self._is_over(name, used, what)), None)
-            if over is None:
+            ledger = self._ledger(agent)
+            wanted = ledger.largest if what == "model_calls" else NOTHING
+            why = self._refusal(ledger, used, what, wanted)
+            if why is None:
                 setattr(used, what, getattr(used, what) + 1)
-                return True
-            amount = _shown(getattr(used, over))
-        why = f"The budget is used up: {amount} of {_shown(self.limits[over])} {_NAMES[over]} a {self.per}."
-        ledger = self._ledger(agent)
+                used.spend(wanted)
+                return wanted
         if not ledger.runs:  # a tool that a program runs between turns
             raise ToolRejected(why)
-        agent.end_turn(why, scope="turn" if ledger.agent() is agent.root else "agent", outcome="budget")
-        return False
+        leads = ledger.agent()
+        whole = leads is not None and leads.parent is None
+        agent.end_turn(why, scope="turn" if whole else "agent", outcome="budget")
+        return None
 
-    def _is_over(self, name: str, used: Used, what: str) -> bool:
-        """Whether a call would exceed a limit; what a call costs is known only after it."""
+    def _refusal(self, ledger: Ledger, used: Used, what: str, wanted: Amount) -> str | None:
+        """Why a call may not be made; None if it may."""
+        if what == "model_calls" and ledger.unknown is not None and self.unpriced == "refuse":
+            return f"The budget cannot be kept: {ledger.unknown}; unpriced='allow' goes on without this limit."
+        over = next((name for name in self.limits if self._is_over(name, used, what, wanted)), None)
+        if over is None:
+            return None
+        amount = _shown(getattr(used, over))
+        return f"The budget is used up: {amount} of {_shown(self.limits[over])} {_NAMES[over]} a {self.per}."
+
+    def _settle(self, agent: Agent, reserved: Amount, actual: Amount, retries: Any, failed: bool = False) -> None:
+        """Count what a call cost in place of what was reserved, and the attempts that the SDK made before it."""
+        unknown = None if failed else self._unknown(actual)
+        tell = False
+        with self._used(agent) as used:
+            ledger = self._ledger(agent)
+            used.model_calls += len(retries or ())
+            used.tokens += (actual.tokens or 0) - (reserved.tokens or 0)
+            used.usd += (actual.usd or 0.0) - (reserved.usd or 0.0)
+            ledger.learn(actual)
+            if unknown is not None:
+                ledger.unknown, tell = unknown, "unknown" not in ledger.warned
+                ledger.warned.add("unknown")
+        if tell:
+            agent.trace("budget", of="unknown", per=self.per, show=f"the budget cannot be kept: {unknown}")
+
+    def _unknown(self, actual: Amount) -> str | None:
+        """What is not known of a call, though a limit needs it."""
+        if "tokens" in self.limits and actual.tokens is None:
+            return "an answer came without its tokens"
+        if "usd" in self.limits and actual.usd is None:
+            return "an answer came whose price is not known"
+        return None
+
+    def _is_over(self, name: str, used: Used, what: str, wanted: Amount) -> bool:
+        """Whether a call would exceed a limit."""
+        limit = self.limits[name]
         if name.endswith("_calls"):
-            return bool(name == what and getattr(used, name) + 1 > self.limits[name])
-        return bool(getattr(used, name) >= self.limits[name])
+            return bool(name == what and getattr(used, name) + 1 > limit)
+        reserved = getattr(wanted, name, 0) or 0
+        return bool(getattr(used, name) >= limit or getattr(used, name) + reserved > limit * (1 + 1e-9))
 
     @contextlib.contextmanager
     def _used(self, agent: Agent) -> Iterator[Used]:
@@ -209,12 +286,18 @@ class Budget:
         session = agent.session
         ledger = self._ledgers.get(session["id"])
         if ledger is None or (ledger.agent() is not agent and not ledger.runs):
-            used = _recorded(agent, session["turn"] if self.per == "turn" else None)
-            ledger = self._ledgers[session["id"]] = Ledger(ref(agent), used, session["turn"])
+            ledger = Ledger(ref(agent), Used(), session["turn"])
+            self._ledgers[session["id"]] = ledger
+            _count_recorded(ledger, agent, session["turn"] if self.per == "turn" else None, self._unknown)
         if ledger.agent() is agent and ledger.turn != session["turn"]:
             ledger.turn = session["turn"]
             if self.per == "turn":
-                ledger.used, ledger.warned = Used(), set()
+                ledger.used, ledger.lost = Used(), 0
+            if self.per == "turn" or self.unpriced == "allow":
+                ledger.warned.discard("unknown")  # each turn says it
+            if self.per == "turn":
+                ledger.warned.clear()
+                ledger.unknown = None
         return ledger
 
 
@@ -222,25 +305,49 @@ def _shown(value: float) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _recorded(agent: Agent, turn: int | None) -> Used:
-    """What a session, or one turn of it, used before this process: from its record."""
-    used, begun = Used(), set[str]()
+def _count_recorded(
+    ledger: Ledger, agent: Agent, turn: int | None, unknown: Callable[[Amount], str | None]
+) -> None:
+    """Count what a session, or one turn of it, used before this process: from its record."""
     if agent.record is None or not agent.record.exists():
-        return used
+        return
     record = read_record(agent.record)
     if "agent" not in record:  # the disk was full when it was begun
-        return used
+        return
     is_own, items = record["agent"] == agent.name, record["turns"]
     inside = ("",) if is_own else _turns_of(agent, items, last=turn is not None)
+    begun, lost, open_calls = set[str](), 0, set[str]()
     for item in items:
         if is_own and turn not in (None, item.get("turn")):
             continue
         own = [line for line in item["lines"] if _place(line).startswith(inside)]
         for line in own:
-            _add(used, line, begun)
+            lost += _is_lost(line, open_calls)
+            _add(ledger.used, line, begun)
+            if line.get("type") == "llm_call":
+                amount = _amount(line.get("usage"))
+                ledger.learn(amount)
+                if line.get("status") == "success":
+                    ledger.unknown = unknown(amount) or ledger.unknown
         times = [line["timestamp"] for line in own if "timestamp" in line]
-        used.seconds += max(times) - min(times) if times else 0.0
-    return used
+        ledger.used.seconds += max(times) - min(times) if times else 0.0
+    ledger.lost = lost + len(open_calls)
+    ledger.learn(NOTHING)
+
+
+def _is_lost(line: TraceEntry, open_calls: set[str]) -> bool:
+    """Whether a line tells that a model call before it was lost; `open_calls`: those without an end so far."""
+    place, kind = _place(line), line.get("type")
+    attempt = _ATTEMPT.search(place)
+    if attempt is None or attempt[1] != "model":
+        return False
+    if kind == "began":
+        again = place in open_calls
+        open_calls.add(place)
+        return again
+    if kind in ("llm_call", "closed"):
+        open_calls.discard(place)
+    return kind == "llm_call" and line.get("status") == "interrupted" and line.get("usage") is None
 
 
 def _turns_of(agent: Agent, items: list[dict[str, Any]], last: bool) -> tuple[str, ...]:
@@ -258,7 +365,8 @@ def _add(used: Used, line: TraceEntry, begun: set[str]) -> None:
     """Add a line of a record; `begun`: the attempts that count, which may turn out not to have been made."""
     place, kind = _place(line), line.get("type")
     if kind == "llm_call":
-        used.spend(line.get("usage"))
+        used.spend(_amount(line.get("usage")))
+        used.model_calls += len(line.get("retries") or ())
     attempt = _ATTEMPT.search(place)
     if attempt is None:
         return

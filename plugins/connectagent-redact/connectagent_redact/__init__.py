@@ -65,6 +65,7 @@ class Redact:
     """
 
     name: ClassVar[str] = "redact"
+    reach: ClassVar[str] = "turn"  # what a judge or another agent asks a model in this turn is redacted too
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Redact:
         self.restore = restore if isinstance(restore, bool) else frozenset(_texts(restore))
         self._find = partial(find, kinds=frozenset(wanted), region=region, presidio=named)
         self._values: dict[tuple[str, str], str] = {}  # by session and placeholder, without secrets
+        self._outermost: dict[str, Agent] = {}  # by session, of those whose turn runs: whose result the user reads
         self._clean: dict[int, None] = {}  # hashes of texts in which there is nothing to redact
 
     @on_session
@@ -105,8 +107,14 @@ class Redact:
     @around_turn(tryfirst=True)
     def watch(self, agent: Agent, prompt: str) -> Generator[None, Any, None]:
         """Look at the prompt before it is recorded, so that the record has masks."""
-        self.text(prompt, _session(agent))
-        yield
+        session = _session(agent)
+        self.text(prompt, session)
+        outermost = self._outermost.setdefault(session, agent) is agent
+        try:
+            yield
+        finally:
+            if outermost:
+                self._outermost.pop(session, None)
 
     @after_user_input(tryfirst=True)
     def take_prompt(self, agent: Agent) -> None:
@@ -168,8 +176,8 @@ class Redact:
     @on_complete(trylast=True)
     def complete(self, agent: Agent, result: str) -> str | None:
         """Give the user the values back."""
-        if not self.result or agent.parent is not None:
-            return None
+        if not self.result or agent.parent is not None or self._outermost.get(_session(agent)) is not agent:
+            return None  # another agent reads it, not the user
         restored = self._restored(agent, result)
         return None if restored == result else restored
 
