@@ -183,12 +183,15 @@ class AdkCallbacks:
         def handler(agent: Agent) -> None:
             """Give the turn's answer the role that the callback's content has: it stands there as the model's."""
             text = turn_of(agent, self._services).of_user.pop(id(callback), None)
-            messages: Any = agent.session["messages"]
-            if text is None or not messages:
-                return
-            newest = messages[-1]
-            if newest["role"] == "assistant" and newest["content"] == text and not newest.get("tool_calls"):
-                messages[-1] = {"role": "user", "content": text}
+            session: Any = agent.session
+            messages = session["messages"]
+            for place in range(len(messages) - 1, -1, -1) if text is not None else ():
+                message = messages[place]
+                if message["role"] == "assistant" and message["content"] == text and not message.get("tool_calls"):
+                    messages[place] = {"role": "user", "content": text}
+                    return
+                if message["role"] == "user" and plain_text(message["content"]) == session["user_prompt"]:
+                    return  # what is before it belongs to other turns
 
         return handler
 
@@ -260,6 +263,8 @@ class AdkCallbacks:
         def handler(agent: Agent, response: LLMResponse) -> LLMResponse | None:
             def decide() -> tuple[bool, LLMResponse | None]:
                 mine = llm_response(response, callback.kinds)
+                if response.content in turn_of(agent, self._services).of_user.values():
+                    mine.content.role = "user"  # an edit keeps the role
                 value = self._call(agent, callback, llm_response=mine)
                 if value and not is_response(value):
                     raise callback.refuse(value, "LlmResponse")
