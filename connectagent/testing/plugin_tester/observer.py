@@ -65,6 +65,7 @@ class Observer:
     number: int
     faults: list[Fault] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)  # the kinds of change that were seen
     running: By | None = None  # the watched handler that runs, or ran last
     rejections: int = 0  # how often its handlers rejected calls
     agent: Any = None
@@ -222,6 +223,7 @@ class Observer:
     # -- the judgements ------------------------------------------------------------------------
 
     def _change(self, kind: str, by: By, what: str) -> None:
+        self.changed.add(kind)
         if kind not in self.declared:
             problem = f"{what}, which was not declared. If it is meant: check(..., changes={{{kind!r}}})"
             self.fault("changes", by, problem)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from connectagent_adk import BasePlugin, LlmResponse, adk_callbacks, adk_plugin, types
 
-from connectagent import Agent
+from connectagent import Agent, before_each_tool
 from connectagent.testing import ScriptedLLM, call
 
 pytestmark = [
@@ -266,3 +266,59 @@ def test_random_lists_do_what_they_do_in_adks_runner(seed: int) -> None:
     case = random_case(seed)
     order = "callbacks first" if seed % 2 else "plugins first"
     assert in_connectagent(case, order) == in_adk(case)
+
+
+# -- without google-adk ------------------------------------------------------------------------------
+
+
+def quota(calls: list[Any], as_plugin: bool = False) -> Any:
+    def check(tool: Any, args: dict[str, Any], tool_context: Any) -> Any:
+        calls.append(dict(args))
+        return {"error": "quota used up"} if len(calls) > 1 else None
+
+    async def method(self: Any, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> Any:
+        return check(tool, tool_args, tool_context)
+
+    return type("Quota", (BasePlugin,), {"before_tool_callback": method})("quota") if as_plugin else check
+
+
+def clamp(tool: Any, args: dict[str, Any], tool_context: Any) -> None:
+    args["at"] = "here"
+
+
+@pytest.mark.parametrize("as_plugin", [False, True])
+def test_a_callback_is_asked_once_about_a_call_that_a_later_one_edits(as_plugin: bool) -> None:
+    calls: list[Any] = []
+    first = quota(calls, as_plugin)
+    mine = adk_callbacks(before_tool_callback=[clamp] if as_plugin else [first, clamp])
+    plugins = [mine, adk_plugin(first)] if as_plugin else [mine]
+    llm = ScriptedLLM([call("look", at="it")], "Done.")
+    agent = Agent("guide", [look], llm=llm, plugins=plugins, log=False, quiet=True)
+    assert agent.input("Hi") == "Done."
+    assert calls == [{"at": "it"}]
+    assert llm.requests[1].messages[-1]["content"] == '{"seen": "here"}'
+
+
+def test_callbacks_decide_again_where_another_plugin_changes_the_call() -> None:
+    calls: list[Any] = []
+
+    @before_each_tool
+    def moves(tool_call: Any) -> None:
+        tool_call.arguments["at"] = "there"
+
+    mine = adk_callbacks(before_tool_callback=quota(calls))
+    llm = ScriptedLLM([call("look", at="it")], "Done.")
+    Agent("guide", [look], llm=llm, plugins=[mine, moves], log=False, quiet=True).input("Hi")
+    assert calls == [{"at": "it"}, {"at": "there"}]
+    assert llm.requests[1].messages[-1]["content"] == '{"error": "quota used up"}'
+
+
+def test_a_tool_that_returns_none_is_none_for_callbacks() -> None:
+    def nothing() -> None:
+        """Do nothing."""
+
+    seen: list[Any] = []
+    note = adk_callbacks(after_tool_callback=lambda tool, args, tool_context, tool_response: seen.append(tool_response))
+    llm = ScriptedLLM([call("nothing")], "Done.")
+    Agent("guide", [nothing], llm=llm, plugins=[note], log=False, quiet=True).input("Hi")
+    assert seen == [{"result": None}]
