@@ -445,7 +445,24 @@ def test_a_plugin_without_a_bug_passes() -> None:
 
 def test_there_are_thirty_bugs_of_all_rules() -> None:
     assert len(BUGS) >= 30
-    assert {rule for _, _, rule, _ in BUGS} - {"HandlerError"} == set(RULES)
+    assert {rule for _, _, rule, _ in BUGS} - {"HandlerError"} == set(RULES) - {"declared"}  # it names no handler
+
+
+def test_a_declared_change_happens_or_is_optional(co_dir: Path) -> None:
+    @before_each_tool
+    def idle(tool_call: Any) -> None: ...
+
+    report = found(idle, {"changes": {"rejection", "pause?"}})["declared"]
+    assert "changes={'rejection'}" in report and "changes={'rejection?'}" in report and "'pause'" not in report
+    assert found(idle, {"changes": {"rejection?", "pause?"}}) == {}
+
+
+def test_a_message_after_each_tool_is_in_order_though_a_pause_skipped_the_calls(co_dir: Path) -> None:
+    @after_each_tool
+    def notes(agent: Agent) -> None:
+        agent.session["messages"].append({"role": "user", "content": "Note."})
+
+    assert found(notes, {"changes": {"messages"}}) == {}
 
 
 def test_a_rule_that_is_left_out_is_not_checked(co_dir: Path) -> None:

@@ -80,6 +80,9 @@ def _in_order(agent: Agent, rounds: int = 1) -> str | None:
         if answer is None:  # the turn was ended
             return None
         result = answer.result
+        # The step handed over, so its own turn has no result: what the other agent answered is the step's.
+        if step.output_key is not None and answer.by is not step.by:
+            agent.turn.conversation.set_key(step.output_key, result, step.by)
     return result
 
 

@@ -28,6 +28,7 @@ CHANGES = {
 RULES = {
     "order": "leaves messages that no provider takes, or drops what a provider needs back with its answer",
     "changes": "changes what it did not declare with `changes={...}`",
+    "declared": "declares a change that it never makes, and does not declare it as optional: `changes={'pause?'}`",
     "raises": "raises what it did not declare with `raises=[...]`",
     "shares state": "keeps something that other agents see, without `shares_state=True`",
     "foreign state": "changes or deletes a key of `state` that is another plugin's",

@@ -65,10 +65,10 @@ class Observer:
     number: int
     faults: list[Fault] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)  # the kinds of change that were seen
     running: By | None = None  # the watched handler that runs, or ran last
     rejections: int = 0  # how often its handlers rejected calls
     agent: Any = None
-    _answered: set[str] = field(default_factory=set)  # ids of the calls that have had their result
     _announced: list[TraceEntry] = field(default_factory=list)  # the entries that were announced
     _said: list[Any] = field(default_factory=list)  # texts of decisions, which the loop makes into messages
     _changed_by: By | None = None  # who last changed messages
@@ -101,8 +101,6 @@ class Observer:
         """Judge what a handler changed in the session."""
         self._announced.append(entry)
         by, kind = entry.get("by"), entry["type"]
-        if kind == "tool_execution":
-            self._answered.add(entry["call_id"])
         if kind == "mended":
             self._mended()
         if by not in self.handlers:
@@ -225,6 +223,7 @@ class Observer:
     # -- the judgements ------------------------------------------------------------------------
 
     def _change(self, kind: str, by: By, what: str) -> None:
+        self.changed.add(kind)
         if kind not in self.declared:
             problem = f"{what}, which was not declared. If it is meant: check(..., changes={{{kind!r}}})"
             self.fault("changes", by, problem)
@@ -252,8 +251,11 @@ class Observer:
         """The conversation, with a result for each call that is still to have one: these are the loop's to add."""
         session = self._here().current_session
         messages = list(session["messages"])
+        # Only entries of the trace as it is now count: a resumed turn runs calls again that were skipped before.
+        entries = (entry for entry in session["trace"] if entry["type"] == "tool_execution")
+        answered = {entry["call_id"] for entry in entries if entry.get("status") != "skipped"}
         for call in session["pending_tools"] or ():
-            if call["id"] not in self._answered:
+            if call["id"] not in answered:
                 index, there = place_of_result(messages, call["id"])
                 if index is not None and there is None:
                     messages.insert(index, {"role": "tool", "tool_call_id": call["id"], "content": "pending"})

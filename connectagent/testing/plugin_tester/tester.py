@@ -81,7 +81,8 @@ class AgentTester:
                 given one of its own, as it is with an installed plugin.
             changes: what it may change: `messages`, `state`, `session`, `trace`, `request`, `response`, `arguments`,
                 `result`, `rejection`, `retry`, `pause`, `turn`, `tools`, `agent`, `terminal` (it prints), `outside` (it
-                writes files, runs programs or opens connections), `interrupts` (it deals with Ctrl-C itself).
+                writes files, runs programs or opens connections), `interrupts` (it deals with Ctrl-C itself). A change
+                that no turn sees is a fault, unless it is optional: `pause?`.
             raises: the exceptions that it raises on purpose.
             shares_state: whether agents that have the plugin shall see each other, as with a cache.
             tools: tools of your own, called by `responses` only.
@@ -99,8 +100,11 @@ class AgentTester:
         """
         __tracebackhide__ = True
         rules = {*_known(leave_out, RULES, "leave_out", "rule"), *(["shares state"] if shares_state else [])}
-        declared = _known(changes, CHANGES, "changes", "kind of change")
+        kinds = [changes] if isinstance(changes, str) else list(changes)
+        optional = frozenset(kind.removesuffix("?") for kind in kinds if kind.endswith("?"))
+        declared = _known((kind.removesuffix("?") for kind in kinds), CHANGES, "changes", "kind of change")
         check = Check(_maker(plugin), declared, tuple(raises), agent_options, Effects(limit_s))
+        check.optional = optional
         check.tools, check.answers, check.prompt = tools, list(answers), prompt
         given = list(responses)
         _run(check, [Path("your own responses", lambda: list(given))] if given else [])
@@ -122,7 +126,7 @@ def _run(check: Check, own: list[Path]) -> None:
         _guarded(check, lambda: check.every_path([*PATHS, *own]))
         _guarded(check, lambda: check.dry([*PLAIN, *own]))
         _guarded(check, lambda: check.every_line([*PLAIN, *own]))
-        check.faults += [] if check.stopped else [*effects.left_behind(), *check.shared()]
+        check.faults += [] if check.stopped else [*effects.left_behind(), *check.shared(), *check.unused()]
 
 
 def _require_usable(check: Check) -> None:

@@ -40,6 +40,8 @@ class Check:
     agents: int = 0
     interrupts: int = 0
     called: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    optional: frozenset[str] = frozenset()
     faults: list[Fault] = field(default_factory=list)
     keeping: Keeping = field(default_factory=Keeping)
     stopped: bool = False
@@ -94,10 +96,20 @@ class Check:
             found.append(Fault("shares state", by, f"{path}{also}", problem))
         return found
 
+    def unused(self) -> list[Fault]:
+        """The declared changes that no turn has seen; how a plugin deals with Ctrl-C itself is seen by its effect."""
+        missing = self.declared - self.optional - self.changed - {"interrupts"}
+        problem = (
+            "declared changes={{{0!r}}}, and no turn saw it. Take it out, bring it about with tools= and responses=, "
+            "or declare it as optional: changes={{{1!r}}}"
+        )
+        return [Fault("declared", None, "every path", problem.format(kind, f"{kind}?")) for kind in sorted(missing)]
+
     def take(self, run: Run) -> None:
         """End a run, and take over what was found in it."""
         run.close()
         self.called |= run.watch.called
+        self.changed |= run.watch.changed
         for fault in run.watch.faults:
             if fault not in self.faults:
                 self.faults.append(fault)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -139,4 +140,11 @@ def _stand_in(holder: Any, function: Any, around: bool) -> FunctionType:
     named.__code__ = named.__code__.replace(co_filename=file, co_firstlineno=line)
     named.__qualname__ = getattr(holder, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
     assert isinstance(named, FunctionType)
+    return named
+
+
+def named_like(first: FunctionType, callbacks: Sequence[Callback]) -> FunctionType:
+    """A stand-in for a list of callbacks: it has all their names, and stands where the first one does."""
+    named = FunctionType(first.__code__, first.__globals__)
+    named.__qualname__ = ", ".join(callback.stand_in.__qualname__ for callback in callbacks)
     return named

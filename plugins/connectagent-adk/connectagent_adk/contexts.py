@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from connectagent import PluginError
+from connectagent import PluginError, ToolCall
 from connectagent_adk.artifacts import OfPlugin
 from connectagent_adk.translation import contents_of, plain_text
 
@@ -161,6 +162,49 @@ class Session:
         return [Event("user" if stands[0]["role"] == "user" else self.app_name, item) for item, stands in pairs]
 
 
+class Guard:
+    """What ADK's callbacks have made of one tool call.
+
+    connectagent asks a handler again about a call that another handler changed after it. ADK asks the callbacks of its
+    runner's plugins and those of the agent once, in one row. So a handler of this package decides again only where
+    somebody else changed the call.
+    """
+
+    def __init__(self) -> None:
+        self._left: list[tuple[object, str]] = []  # each plugin that decided, and the call as it left it
+        self._after: tuple[str, dict[str, Any]] | None = None  # the call, and the arguments for callbacks after it
+
+    def has_left(self, plugin: object, call: ToolCall) -> bool:
+        """Whether a plugin has decided about the call, and since then only ADK's callbacks have changed it."""
+        now = _shown(call)
+        if not self._left or self._left[-1][1] != now:
+            return False
+        # Where the plugin itself left the call like this, the turn runs its step again, and so does the plugin.
+        return any(one is plugin for one, _ in self._left) and not any(
+            one is plugin and shown == now for one, shown in self._left
+        )
+
+    def begin(self, call: ToolCall) -> None:
+        """A plugin decides: if somebody else changed the call, all decide anew."""
+        if self._left and self._left[-1][1] != _shown(call):
+            self._left.clear()
+
+    def leave(self, plugin: object, call: ToolCall) -> None:
+        """A plugin has decided."""
+        self._left.append((plugin, _shown(call)))
+
+    def args_after(self, call: ToolCall) -> dict[str, Any]:
+        """The arguments for callbacks after the tool: each sees what those before it have made of them."""
+        now = _shown(call)
+        if self._after is None or self._after[0] != now:
+            self._after = (now, copy.deepcopy(call.arguments))
+        return self._after[1]
+
+
+def _shown(call: ToolCall) -> str:
+    return json.dumps([call.name, call.arguments], default=repr)
+
+
 class Turn:
     """What the adapter keeps for one turn of one agent.
 
@@ -179,6 +223,12 @@ class Turn:
         self.endings: dict[int, str] = {}  # callbacks that end the turn after the round, with the call's id
         self.ended: Any = None  # the agent's `ended`, where it was a callback's action
         self.escalated = False  # whether a callback leaves the `Loop`
+        self.of_user: dict[int, str] = {}  # by callback: its text, which is to stand in the conversation as the user's
+        self._guards: dict[tuple[int, str], Guard] = {}
+
+    def guard_of(self, call: ToolCall) -> Guard:
+        """What is kept for a tool call of this iteration."""
+        return self._guards.setdefault((self.session["iteration"], call.id), Guard())
 
 
 _turns: WeakKeyDictionary[Agent, Turn] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""`adk_callbacks`: ADK's callbacks as a plugin, each of them a handler of its own."""
+"""`adk_callbacks`: ADK's callbacks as a plugin, each of them a handler of its own; those before a tool are one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import copy
 import difflib
 import inspect
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from connectagent import (
@@ -25,11 +25,13 @@ from connectagent import (
     on_complete,
     on_error,
 )
-from connectagent_adk.callback import PARAMETERS, Callback
+from connectagent_adk.callback import PARAMETERS, Callback, named_like
 from connectagent_adk.contexts import Context, Services, texts_of, turn_of
 from connectagent_adk.requests import RequestView
 from connectagent_adk.translation import (
+    content_of,
     is_content,
+    is_of_user,
     is_response,
     llm_response,
     plain_text,
@@ -41,6 +43,7 @@ from connectagent_adk.translation import (
 if TYPE_CHECKING:
     from connectagent import Agent
 
+_ANSWERING = ("before_agent_callback", "before_model_callback", "after_model_callback", "on_model_error_callback")
 _RAN = ("success", "stand_in", "recovered")  # what became of a call that after_tool_callback is for
 
 
@@ -112,21 +115,32 @@ class AdkCallbacks:
         self._callbacks = callbacks
         self._services = services
         for slot, group in callbacks.items():
-            make = getattr(self, f"_{slot}")
-            for number, callback in enumerate(group):
-                marker, handler = make(callback)
-                self._add(f"{slot}_{number}", marker, handler, callback)
-                if "tool_context" in callback.names:
-                    self._add(f"{slot}_{number}_ending", after_tools, self._ending(callback), callback)
+            self._add_slot(slot, group)
 
-    def _add(self, name: str, marker: Any, handler: Callable[..., Any], callback: Callback) -> None:
+    def _add_slot(self, slot: str, group: list[Callback]) -> None:
+        if slot == "before_tool_callback":
+            self._add(f"{slot}_0", before_each_tool, self._before_tool(group), *group)
+        else:
+            for number, callback in enumerate(group):
+                marker, handler = getattr(self, f"_{slot}")(callback)
+                self._add(f"{slot}_{number}", marker, handler, callback)
+        for number, callback in enumerate(group):
+            if "tool_context" in callback.names:
+                self._add(f"{slot}_{number}_ending", after_tools, self._ending(callback), callback)
+            if slot in _ANSWERING:
+                self._add(f"{slot}_{number}_of_user", on_complete, self._of_user(callback), callback)
+
+    def _add(self, name: str, marker: Any, handler: Callable[..., Any], *callbacks: Callback) -> None:
         """Mark a handler as an attribute of this object, where connectagent finds the handlers of a plugin.
 
-        Traces, errors, plan and ledger name the user's callback in its place.
+        Traces, errors, plan and ledger name the user's callbacks in its place.
         """
         handler.__signature__ = inspect.signature(handler)  # type: ignore[attr-defined]
         is_around = inspect.isgeneratorfunction(handler)
-        handler.__wrapped__ = callback.stand_in_around if is_around else callback.stand_in  # type: ignore[attr-defined]
+        first = callbacks[0].stand_in_around if is_around else callbacks[0].stand_in
+        handler.__wrapped__ = first  # type: ignore[attr-defined]
+        if len(callbacks) > 1:
+            handler.__wrapped__ = named_like(first, callbacks)  # type: ignore[attr-defined]
         setattr(self, name, marker(handler))
 
     def __repr__(self) -> str:
@@ -165,6 +179,22 @@ class AdkCallbacks:
 
         return handler
 
+    def _of_user(self, callback: Callback) -> Callable[..., None]:
+        def handler(agent: Agent) -> None:
+            """Give the turn's answer the role that the callback's content has: it stands there as the model's."""
+            text = turn_of(agent, self._services).of_user.pop(id(callback), None)
+            session: Any = agent.session
+            messages = session["messages"]
+            for place in range(len(messages) - 1, -1, -1) if text is not None else ():
+                message = messages[place]
+                if message["role"] == "assistant" and message["content"] == text and not message.get("tool_calls"):
+                    messages[place] = {"role": "user", "content": text}
+                    return
+                if message["role"] == "user" and plain_text(message["content"]) == session["user_prompt"]:
+                    return  # what is before it belongs to other turns
+
+        return handler
+
     @on_complete(trylast=True)
     def leave(self, agent: Agent, result: str) -> None:
         """Leave the `Loop` around the agent at the end of a turn in which a callback set `actions.escalate`."""
@@ -188,21 +218,30 @@ class AdkCallbacks:
             decided.add(mine)
         return value
 
+    def _heard(self, agent: Agent, callback: Callback, value: Any, answer: Any) -> Any:
+        """Note where an answer is to stand in the conversation as the user's."""
+        if answer is not None and is_of_user(value):
+            turn_of(agent, self._services).of_user[id(callback)] = text_in(content_of(value))
+        return answer
+
     # -- one method for each slot: the marker of its hook, and the handler ------------------------
 
     def _before_agent_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent) -> str | None:
-            return _text(callback, self._call(agent, callback))
+            value = self._call(agent, callback)
+            return self._heard(agent, callback, value, _text(callback, value))
 
         return after_user_input, handler
 
     def _after_agent_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent, outcome: str) -> str | None:
             def decide() -> tuple[bool, str | None]:
-                text = _text(callback, self._call(agent, callback))
+                value = self._call(agent, callback)
+                text = _text(callback, value)
                 if text:  # ADK adds what it returns to the conversation
                     session: Any = agent.current_session
-                    session["messages"].append({"role": "assistant", "content": text})
+                    role = "user" if is_of_user(value) else "assistant"
+                    session["messages"].append({"role": role, "content": text})
                 return text is not None, text
 
             if outcome == "ended" and agent.ended is not turn_of(agent, self._services).ended:
@@ -216,7 +255,7 @@ class AdkCallbacks:
             view = _view(agent, request, callback)
             value = self._call(agent, callback, llm_request=view.llm_request)
             view.write_back(callback)
-            return _answer(callback, value)
+            return self._heard(agent, callback, value, _answer(callback, value))
 
         return before_llm, handler
 
@@ -224,9 +263,12 @@ class AdkCallbacks:
         def handler(agent: Agent, response: LLMResponse) -> LLMResponse | None:
             def decide() -> tuple[bool, LLMResponse | None]:
                 mine = llm_response(response, callback.kinds)
+                if response.content in turn_of(agent, self._services).of_user.values():
+                    mine.content.role = "user"  # an edit keeps the role
                 value = self._call(agent, callback, llm_response=mine)
                 if value and not is_response(value):
                     raise callback.refuse(value, "LlmResponse")
+                self._heard(agent, callback, value or mine, response)
                 return bool(value), response_from(value or mine, response)
 
             if _is_stand_in(agent):
@@ -242,23 +284,38 @@ class AdkCallbacks:
             if tool_call is not None or request is None:
                 return None
             view = _view(agent, request, callback)
-            return _answer(callback, self._call(agent, callback, llm_request=view.llm_request, error=error))
+            value = self._call(agent, callback, llm_request=view.llm_request, error=error)
+            return self._heard(agent, callback, value, _answer(callback, value))
 
         return on_error, handler
 
-    def _before_tool_callback(self, callback: Callback) -> Any:
-        def handler(agent: Agent, tool_call: ToolCall) -> Any:
-            tool = _tool(agent, tool_call, callback)
-            return _result(self._call(agent, callback, tool_call, tool=tool, args=tool_call.arguments))
+    def _before_tool(self, group: list[Callback]) -> Callable[..., Any]:
+        """One handler for a list: connectagent asks the handlers before a changed one again, and ADK does not."""
 
-        return before_each_tool, handler
+        def handler(agent: Agent, tool_call: ToolCall) -> Any:
+            turn = turn_of(agent, self._services)
+            guard = turn.guard_of(tool_call)
+            if guard.has_left(self, tool_call):
+                return None
+            guard.begin(tool_call)
+            value = None
+            for callback in group:
+                tool = _tool(agent, tool_call, callback)
+                with _noting(callback, of=group):
+                    value = self._call(agent, callback, tool_call, tool=tool, args=tool_call.arguments)
+                if value is not None:
+                    break
+            guard.leave(self, tool_call)
+            return _result(value)
+
+        return handler
 
     def _after_tool_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent, tool_call: ToolCall, result: Any, entry: dict[str, Any]) -> Any:
             def decide() -> tuple[bool, Any]:
                 response = _tool_response(agent, tool_call, result)
                 before = copy.deepcopy(response)
-                tool, args = _tool(agent, tool_call, callback), copy.deepcopy(tool_call.arguments)
+                tool, args = _tool(agent, tool_call, callback), self._args(agent, tool_call)
                 value = self._call(agent, callback, tool_call, tool=tool, args=args, tool_response=response)
                 edited = response if value is None and response != before else None
                 return value is not None, _result(value) if edited is None else edited
@@ -273,10 +330,25 @@ class AdkCallbacks:
         def handler(agent: Agent, error: Exception, tool_call: ToolCall | None) -> Any:
             if tool_call is None:
                 return None
-            tool, args = _tool(agent, tool_call, callback), copy.deepcopy(tool_call.arguments)
+            tool, args = _tool(agent, tool_call, callback), self._args(agent, tool_call)
             return _result(self._call(agent, callback, tool_call, tool=tool, args=args, error=error))
 
         return on_error, handler
+
+    def _args(self, agent: Agent, tool_call: ToolCall) -> dict[str, Any]:
+        """The arguments for callbacks after the tool: one dict for all of them, which the call does not share."""
+        return turn_of(agent, self._services).guard_of(tool_call).args_after(tool_call)
+
+
+@contextlib.contextmanager
+def _noting(callback: Callback, of: list[Callback]) -> Iterator[None]:
+    """Name the callback in its error, where the handler is a list of them."""
+    try:
+        yield
+    except Exception as error:
+        if len(of) > 1:
+            error.add_note(f"raised by {callback}")
+        raise
 
 
 def _hand_over(agent: Agent, callback: Callback, name: str, in_round: bool) -> None:

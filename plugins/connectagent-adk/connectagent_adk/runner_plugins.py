@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from connectagent import HandlerError, LLMResponse, after_llm, after_tools, after_user_input, around_turn
+from connectagent import (
+    HandlerError,
+    LLMResponse,
+    after_each_tool,
+    after_llm,
+    after_tools,
+    after_user_input,
+    around_turn,
+    before_each_tool,
+    before_llm,
+    on_complete,
+    on_error,
+)
 from connectagent import on_agent_closed as on_closed
 from connectagent_adk.callback import PARAMETERS, PLUGIN_PARAMETERS, Callback
 from connectagent_adk.contexts import Context, Event, Services, turn_of
@@ -83,6 +95,11 @@ class AdkPlugin(AdkCallbacks):
         if "on_event_callback" in made:
             callback = made["on_event_callback"]
             self._add("on_event_of_tools", after_tools, self._tool_events(callback), callback)
+
+    def _add(self, name: str, marker: Any, handler: Callable[..., Any], *callbacks: Callback) -> None:
+        """Mark a handler so that it runs before the callbacks of agents, wherever the plugin is listed."""
+        first = marker(tryfirst=True) if marker in _FIRST else marker
+        super()._add(name, first, handler, *callbacks)
 
     # -- one method for each slot that only plugins have: its handler ------------------------------
 
@@ -177,3 +194,14 @@ _MARKERS: dict[str, Any] = {
     "on_event_callback": after_llm(trylast=True),
     "close": on_closed,
 }
+# The hooks at which agents have callbacks too.
+_FIRST = (
+    after_user_input,
+    before_llm,
+    after_llm,
+    on_error,
+    before_each_tool,
+    after_each_tool,
+    on_complete,
+    around_turn,
+)

@@ -51,6 +51,19 @@ def is_content(value: Any) -> bool:
     return isinstance(value, str) or any(_has(value, name) for name in ("parts", "text"))
 
 
+def content_of(value: Any) -> Any:
+    """A content itself, or the one of a response."""
+    return value if is_content(value) else get(value, "content")
+
+
+def is_of_user(value: Any) -> bool:
+    """Whether a content, or that of a response, has the user's role; one that calls tools is always the model's."""
+    content = content_of(value)
+    if content is None or isinstance(content, str) or get(content, "role") != "user":
+        return False
+    return not any(get(part, "function_call") is not None for part in parts_of(content))
+
+
 def is_response(value: Any) -> bool:
     """Whether something can be read as a model's answer."""
     return is_content(value) or any(_has(value, name) for name in ("content", "error_code", "error_message"))
@@ -136,6 +149,8 @@ def result_dict(text: str, *, parse_all: bool = False) -> dict[str, Any]:
         text: the result as the model reads it.
         parse_all: whether other JSON than an object is parsed too; not so for a tool that returns a str.
     """
+    if text == "None" and parse_all:
+        return {"result": None}  # what a tool that returns nothing gives
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -171,7 +186,7 @@ def llm_response(response: LLMResponse, kinds: Kinds) -> Any:
 
 def answer_of(value: Any) -> tuple[str | None, list[ToolCall]]:
     """Text and calls of a model's answer, or of what a callback returned as one."""
-    content = value if is_content(value) else get(value, "content")
+    content = content_of(value)
     calls = [call for part in parts_of(content) if (call := get(part, "function_call")) is not None]
     text = text_in(content)
     if not text and not calls and (get(value, "error_code") or get(value, "error_message")):

@@ -104,7 +104,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
-    agenttester.check(Collected(content=True).plugin, changes={"trace"})
+    agenttester.check(Collected(content=True).plugin, changes={"trace?"})
 
 
 def test_without_a_provider_nothing_is_changed(agenttester: AgentTester) -> None:
