@@ -113,6 +113,7 @@ class SignatureCheck:
         self._named = {*own.parameters, *hidden}  # what goes there is validated as a parameter, or refused
         self._shapes = {key: own.parameters[key].shape if key in own.parameters else None for key in self._named}
         self._extra_shape = None if self._extra is None else self._extra.shape
+        self._is_itself = own.is_itself and (more is None or more.is_itself)
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The one JSON form of the arguments; objects that are no JSON stay as they are."""
@@ -120,12 +121,11 @@ class SignatureCheck:
 
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The keyword arguments, read from the canonical form of the arguments."""
-        if not self._is_plain(arguments):
-            values = self._read(name, self._settled(name, arguments))
-        elif self._own.is_itself and ATOMS.issuperset(map(type, arguments.values())):
+        is_plain = self._is_plain(arguments)
+        if is_plain and self._is_itself and ATOMS.issuperset(map(type, arguments.values())):
             values = dict(arguments)
         else:
-            values = self._validated(name, arguments)[1]
+            values = self._read(name, Settled(arguments, {}) if is_plain else self._settled(name, arguments))
         for key, make in self._fill.items():
             if key not in values:
                 values[key] = make()
@@ -158,7 +158,7 @@ class SignatureCheck:
             parameter = self._parameter(key)
             text = texts.get(key) if given is arguments.get(key) else None
             try:
-                settled = parameter.settle(key, given, text, values[parameter.name or key])
+                settled = parameter.settle(key, given, text, values.get(parameter.name or key))
                 shown = parameter.key or key
                 form[shown] = settled.form
                 if settled.strict is not None:
@@ -185,7 +185,10 @@ class SignatureCheck:
                 return None
             if parameter.shape is not None and parameter.shape(given):
                 continue
-            text = json_text({key: given}) if parameter.found else None
+            try:
+                text = json_text({key: given}) if parameter.found else None
+            except RecursionError:
+                text = None
             if text is None:
                 is_known = False
                 continue
@@ -210,18 +213,17 @@ class SignatureCheck:
         return found
 
     def _read(self, name: str, settled: Settled) -> dict[str, Any]:
-        if not settled.strict:
-            return self._validated(name, settled.form)[1]
-        values: dict[str, Any] = {}
-        for key, given in settled.form.items():
-            parameter = self._parameter(key)
-            text = settled.strict.get(key)
-            try:
-                read = parameter.lax(key, given) if text is None else parameter.strict(key, text)
-            except Exception as error:  # validators of users' models may raise anything
-                raise misfit(name, self.schema, _problems(error, settled.form, self.schema)) from error
-            values[parameter.name or key] = read
-        return values
+        try:
+            if not settled.strict:
+                return self._values(settled.form)
+            values: dict[str, Any] = {}
+            for key, given in settled.form.items():
+                parameter = self._parameter(key)
+                text = settled.strict.get(key)
+                values |= parameter.lax(key, given) if text is None else parameter.strict(key, text)
+            return values
+        except Exception as error:  # validators of users' models may raise anything
+            raise misfit(name, self.schema, _problems(error, settled.form, self.schema)) from error
 
     def _validated(self, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arguments and their values; JSON that came inside a string is read where it must be."""
@@ -269,7 +271,8 @@ def _unquoted(arguments: dict[str, Any], error: Exception) -> dict[str, Any] | N
     """The arguments with lists and objects read that came as JSON inside a string, as some models send them."""
     made = dict(arguments)
     for item in _errors(error):
-        name = item["loc"][0] if item["loc"] else None
+        at = _location(item, arguments)
+        name = at[0] if at else None
         sent = arguments.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and isinstance(sent, str) and sent.lstrip()[:1] in ("[", "{"):
             try:
@@ -283,11 +286,17 @@ def _errors(error: Exception) -> list[Any]:
     return error.errors(include_url=False, include_context=False) if hasattr(error, "errors") else []
 
 
+def _location(item: dict[str, Any], arguments: dict[str, Any]) -> tuple[Any, ...]:
+    """Where in the arguments an error is; those for `**kwargs` were validated as the items of a dict of that name."""
+    at: tuple[Any, ...] = item["loc"]
+    return at[1:] if at[:1] == ("kwargs",) and "kwargs" not in arguments else at
+
+
 def _problems(error: Exception, arguments: dict[str, Any], schema: dict[str, Any]) -> list[str]:
     """One line for each place that is wrong: where, what was sent, what is accepted."""
     found: dict[str, tuple[str, list[str]]] = {}
     for item in _errors(error):
-        at = item["loc"][1:] if item["loc"][:1] == ("kwargs",) and "kwargs" not in arguments else item["loc"]
+        at = _location(item, arguments)
         path = _path(at, arguments)
         sent = f" (you sent {as_json(item['input'])})"
         if item["type"] == "missing":
@@ -299,7 +308,9 @@ def _problems(error: Exception, arguments: dict[str, Any], schema: dict[str, Any
         else:
             text = _for_a_model(item["msg"])
         found.setdefault(path, (sent, []))[1].append(text)
-    lines = [f"{path}: {'; or '.join(dict.fromkeys(texts))}{sent}" for path, (sent, texts) in found.items()]
+    lines = [
+        f"{path or 'arguments'}: {'; or '.join(dict.fromkeys(texts))}{sent}" for path, (sent, texts) in found.items()
+    ]
     return lines or [f"they were refused: {type(error).__name__}: {error}"]
 
 

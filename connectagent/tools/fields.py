@@ -19,10 +19,14 @@ _ITSELF = frozenset(("typed-dict", "typed-dict-field", "default", "nullable", "u
 
 
 def json_text(value: Any) -> str | None:
-    """A value as JSON text; None if it is none, as objects of programs are."""
+    """A value as JSON text; None if it is none, as objects of programs are.
+
+    Raises:
+        RecursionError: it is nested too deeply. A model may send that, so it must not pass as an object does.
+    """
     try:
         return json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
         return None
 
 
@@ -76,18 +80,30 @@ class Parameter:
         name: what the function calls it; None for `**kwargs`.
         key: what the model calls it, an alias maybe; None for `**kwargs`.
         schema: pydantic's core schema of its type.
+        is_path: whether it is found at a path inside of what has that key.
 
     Attributes:
+        names: the same name, and those of other parameters that are found under the same key.
         shape: tells JSON that is canonical by its type; None if pydantic has to be asked.
         found: what was found canonical.
     """
 
-    def __init__(self, fields: Fields, name: str | None, key: str | None, schema: Any) -> None:
+    def __init__(
+        self, fields: Fields, name: str | None, key: str | None, schema: Any, *, is_path: bool = False
+    ) -> None:
         self.name = name
         self.key = key
+        self.names = [] if name is None else [name]
+        self.is_path = is_path
         self.shape: Shape | None = shape_of(schema) if name == key else None
         self.found = Found()
         self._fields = fields
+
+    def share(self, name: str) -> None:
+        """Note that another parameter is found under the same key."""
+        self.names.append(name)
+        self.is_path = True
+        self.shape = None
 
     def settle(self, key: str, given: Any, sent: str | None, value: Any) -> Settled:
         """The canonical form of an argument.
@@ -107,10 +123,7 @@ class Parameter:
         if sent is None:
             return Settled(given)  # it is no JSON
         shown = self.key or key
-        for form in self._forms(value, given):
-            text = json_text({shown: form})
-            if text is None:
-                continue
+        for form, text in () if self.is_path else self._forms(shown, value, given):
             if text == sent or self._reads_back(shown, form, text, value):
                 self.found.add(text, False)
                 return Settled(given if text == sent else form)
@@ -118,8 +131,8 @@ class Parameter:
         self.found.add(sent, True)
         return Settled(given, sent)
 
-    def strict(self, key: str, text: str) -> Any:
-        """The value of an argument that is read strictly.
+    def strict(self, key: str, text: str) -> dict[str, Any]:
+        """The values of an argument that is read strictly, by the names that the function has for them.
 
         Args:
             key: what it is called.
@@ -127,30 +140,38 @@ class Parameter:
         """
         if self.name is None:
             text = '{"kwargs": ' + text + "}"
-        return self._only(self._fields.partial.validate_json(text, strict=True), key)
+        return self._named(self._fields.partial.validate_json(text, strict=True))
 
-    def lax(self, key: str, given: Any) -> Any:
-        """The value of an argument in pydantic's lax mode, as always but for those that are read strictly."""
+    def lax(self, key: str, given: Any) -> dict[str, Any]:
+        """The same in pydantic's lax mode, as always but for those that are read strictly."""
         whole = {"kwargs": {key: given}} if self.name is None else {key: given}
-        return self._only(self._fields.partial.validate_python(whole), key)
+        return self._named(self._fields.partial.validate_python(whole))
 
-    def _only(self, values: dict[str, Any], key: str) -> Any:
-        return values["kwargs"][key] if self.name is None else values[self.name]
+    def _named(self, values: dict[str, Any]) -> dict[str, Any]:
+        if self.name is None:
+            found: dict[str, Any] = values["kwargs"]
+            return found
+        return {name: values[name] for name in self.names if name in values}  # others have their defaults
 
     def _reads_back(self, key: str, form: Any, text: str, value: Any) -> bool:
         """Whether a form is read as an equal value, so that it is the value's own form again."""
         try:
-            return alike(value, self.lax(key, json.loads(text)[key]), form)
+            again = self.lax(key, json.loads(text)[key])
+            return alike(value, again[self.name or key], form)
         except Exception:  # validators of users' models may raise anything
             return False
 
-    def _forms(self, value: Any, sent: Any) -> Iterator[Any]:
-        """What the value may be read from, the best first. They are not tried yet."""
-        with suppress(Exception):  # objects of users may raise anything
-            yield json_form(value, sent)
+    def _forms(self, key: str, value: Any, sent: Any) -> Iterator[tuple[Any, str]]:
+        """What the value may be read from, the best first, and each as JSON text. They are not tried yet."""
+        makers: list[Callable[[], Any]] = [lambda: json_form(value, sent)]
         if self._fields.is_dumped:
-            with suppress(Exception):
-                yield self._dumped(value)
+            makers.append(lambda: self._dumped(value))
+        for make in makers:
+            with suppress(Exception):  # objects of users may raise anything
+                form = make()
+                text = json_text({key: form})
+                if text is not None:
+                    yield form, text
 
     def _dumped(self, value: Any) -> Any:
         """Pydantic's own form, which knows what the type says, as base64 for bytes."""
@@ -183,9 +204,14 @@ class Fields:
         found = self._schemas()
         for name in annotations:
             field = found.get(name, {})
-            keys = _keys(field.get("validation_alias"), name)
-            for key in keys:
-                self.parameters[key] = Parameter(self, name, keys[0], field.get("schema"))
+            paths = _paths(field.get("validation_alias"), name)
+            keys = [str(path[0]) for path in paths]
+            for key, path in zip(keys, paths, strict=True):
+                is_path = len(path) > 1
+                if key in self.parameters:
+                    self.parameters[key].share(name)
+                else:
+                    self.parameters[key] = Parameter(self, name, keys[0], field.get("schema"), is_path=is_path)
             if name in required:
                 self.required_keys.add(keys[0])
 
@@ -237,20 +263,16 @@ class Fields:
         return fields
 
 
-def _keys(alias: Any, name: str) -> list[str]:
-    """The keys under which the arguments may have a parameter; first the one that its schema shows.
+def _paths(alias: Any, name: str) -> list[list[Any]]:
+    """Where the arguments may have a parameter: under a key, or at a path. First the one that its schema shows.
 
     Args:
         alias: a name, or names and paths as lists, as a core schema has them.
         name: the name of the parameter, without an alias its only key.
     """
-    if alias is None:
-        return [name]
-    if isinstance(alias, str):
-        return [alias]
-    paths = [path if isinstance(path, list) else [path] for path in alias]
-    paths.sort(key=lambda path: len(path) > 1)
-    return [str(path[0]) for path in paths]
+    if alias is None or isinstance(alias, str):
+        return [[alias or name]]
+    return sorted((path if isinstance(path, list) else [path] for path in alias), key=lambda path: len(path) > 1)
 
 
 @functools.lru_cache(maxsize=1)
