@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
-from connectagent.tools.fields import Fields, Parameter, json_text
+from connectagent.tools.fields import Fields, Parameter
 from connectagent.tools.forms import ATOMS
 from connectagent.tools.schema import target
 
@@ -125,7 +125,7 @@ class SignatureCheck:
         if is_plain and self._is_itself and ATOMS.issuperset(map(type, arguments.values())):
             values = dict(arguments)
         else:
-            values = self._read(name, Settled(arguments, {}) if is_plain else self._settled(name, arguments))
+            values = self._read(name, Settled(arguments, set()) if is_plain else self._settled(name, arguments))
         for key, make in self._fill.items():
             if key not in values:
                 values[key] = make()
@@ -146,23 +146,21 @@ class SignatureCheck:
         Raises:
             ToolArgumentsError: they do not fit.
         """
-        texts: dict[str, str] = {}
-        known = self._known(arguments, texts)
+        known = self._known(arguments)
         if known is not None:
             return known
         sent, values = self._validated(name, arguments)
         form: dict[str, Any] = {}
-        strict: dict[str, str] = {}
+        strict: set[str] = set()
         problems: list[str] = []
         for key, given in sent.items():
             parameter = self._parameter(key)
-            text = texts.get(key) if given is arguments.get(key) else None
             try:
-                settled = parameter.settle(key, given, text, values.get(parameter.name or key))
+                settled = parameter.settle(key, given, values.get(parameter.name or key))
                 shown = parameter.key or key
                 form[shown] = settled.form
-                if settled.strict is not None:
-                    strict[shown] = settled.strict
+                if settled.is_strict:
+                    strict.add(shown)
             except Exception as error:  # validators of users' models may raise anything
                 problems += _problems(error, sent, self.schema)
         if problems:
@@ -170,14 +168,9 @@ class SignatureCheck:
         is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
         return Settled(arguments if is_same else form, strict)
 
-    def _known(self, arguments: dict[str, Any], texts: dict[str, str]) -> Settled | None:
-        """The arguments themselves, if they are known to be canonical by their types or since they were found so.
-
-        Args:
-            texts: receives the JSON texts that were made.
-        """
-        strict: dict[str, str] = {}
-        is_known = self._required <= arguments.keys()
+    def _known(self, arguments: dict[str, Any]) -> Settled | None:
+        """The arguments themselves, if they are known to be canonical by their types or since they were found so."""
+        strict: set[str] = set()
         for key, given in arguments.items():
             try:
                 parameter = self._parameter(key)
@@ -185,19 +178,12 @@ class SignatureCheck:
                 return None
             if parameter.shape is not None and parameter.shape(given):
                 continue
-            try:
-                text = json_text({key: given}) if parameter.found else None
-            except RecursionError:
-                text = None
-            if text is None:
-                is_known = False
-                continue
-            texts[key] = text
-            is_strict = parameter.found.get(text)
-            is_known = is_known and is_strict is not None
+            is_strict = parameter.found.get(given)
+            if is_strict is None:
+                return None
             if is_strict:
-                strict[key] = text
-        return Settled(arguments, strict) if is_known else None
+                strict.add(key)
+        return Settled(arguments, strict) if self._required <= arguments.keys() else None
 
     def _parameter(self, key: str) -> Parameter:
         """The parameter that a key of the arguments means.
@@ -219,8 +205,7 @@ class SignatureCheck:
             values: dict[str, Any] = {}
             for key, given in settled.form.items():
                 parameter = self._parameter(key)
-                text = settled.strict.get(key)
-                values |= parameter.lax(key, given) if text is None else parameter.strict(key, text)
+                values |= parameter.strict(key, given) if key in settled.strict else parameter.lax(key, given)
             return values
         except Exception as error:  # validators of users' models may raise anything
             raise misfit(name, self.schema, _problems(error, settled.form, self.schema)) from error
@@ -248,10 +233,10 @@ class SignatureCheck:
 
 
 class Settled(NamedTuple):
-    """The canonical form of arguments; and of those that are read strictly, the JSON text that is read."""
+    """The canonical form of arguments, and which of them are read strictly."""
 
     form: dict[str, Any]
-    strict: dict[str, str]
+    strict: set[str]
 
 
 class NotedCheck:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from connectagent.tools.forms import alike, json_form
+from connectagent.tools.forms import ATOMS, alike, json_form
 from connectagent.tools.shapes import Shape, kinds_in, shape_of
 
 _MOST_KEPT = 64
+_encode = json.JSONEncoder().encode  # `json.dumps` looks at its options first
 _LONGEST_KEPT = 200
 _ITSELF = frozenset(("typed-dict", "typed-dict-field", "default", "nullable", "union", "literal")) | frozenset(
     ("any", "none", "str", "int", "float", "bool", "list", "dict")
@@ -25,7 +26,7 @@ def json_text(value: Any) -> str | None:
         RecursionError: it is nested too deeply. A model may send that, so it must not pass as an object does.
     """
     try:
-        return json.dumps(value)
+        return _encode(value)
     except (TypeError, ValueError):
         return None
 
@@ -34,38 +35,38 @@ class Settled(NamedTuple):
     """The canonical form of an argument, and how its value is read from it."""
 
     form: Any
-    strict: str | None = None
-    """None for pydantic's lax mode. Else JSON text, an object that has the argument under its key, which is read in
-    the strict mode: what was sent is kept, as the value is not read back from a form of its own."""
+    is_strict: bool = False
+    """Whether it is read in pydantic's strict JSON mode and not in the lax one: what was sent is kept, as the value is
+    not read back from a form of its own."""
 
 
 class Found:
-    """The arguments that were found canonical last, so that they are not checked again when they are read."""
+    """The canonical forms that were found last, so that they are not checked again when they are read."""
 
     def __init__(self) -> None:
-        self._strict: dict[str | bytes, bool] = {}
+        self._strict: dict[Hashable, bool] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._strict)
+    def get(self, form: Any) -> bool | None:
+        """Whether an argument that was found canonical is read strictly; None if it was not found."""
+        return self._strict.get(self._key(form)) if self._strict else None
 
-    def get(self, text: str) -> bool | None:
-        """Whether an argument that was found canonical is read strictly; None if it was not found.
-
-        Args:
-            text: the argument as JSON.
-        """
-        return self._strict.get(self._key(text))
-
-    def add(self, text: str, is_strict: bool) -> None:
-        """Keep that an argument is canonical."""
-        self._strict[self._key(text)] = is_strict
+    def add(self, form: Any, *, is_strict: bool) -> None:
+        """Keep that it is canonical."""
+        self._strict[self._key(form)] = is_strict
         if len(self._strict) > _MOST_KEPT:
             with suppress(KeyError, StopIteration, RuntimeError):  # other threads do the same
                 del self._strict[next(iter(self._strict))]
 
     @staticmethod
-    def _key(text: str) -> str | bytes:
-        if len(text) <= _LONGEST_KEPT:
+    def _key(form: Any) -> Hashable:
+        kind = type(form)
+        if kind in ATOMS and (kind is not str or len(form) <= _LONGEST_KEPT):
+            return kind, form  # as 1 == True
+        try:
+            text = json_text(form)
+        except RecursionError:
+            text = None
+        if text is None or len(text) <= _LONGEST_KEPT:
             return text
         from hashlib import blake2b
 
@@ -105,13 +106,12 @@ class Parameter:
         self.is_path = True
         self.shape = None
 
-    def settle(self, key: str, given: Any, sent: str | None, value: Any) -> Settled:
+    def settle(self, key: str, given: Any, value: Any) -> Settled:
         """The canonical form of an argument.
 
         Args:
             key: what it was called.
             given: what was sent.
-            sent: JSON text of an object that has it under its key, if that is made already.
             value: what pydantic made of it in its lax mode.
 
         Raises:
@@ -119,28 +119,24 @@ class Parameter:
         """
         if self.shape is not None and self.shape(value):
             return Settled(given if self.shape(given) else value)
-        sent = json_text({key: given}) if sent is None else sent
-        if sent is None:
+        is_atom = type(given) in ATOMS
+        sent = None if is_atom else json_text(given)
+        if sent is None and not is_atom:
             return Settled(given)  # it is no JSON
-        shown = self.key or key
-        for form, text in () if self.is_path else self._forms(shown, value, given):
-            if text == sent or self._reads_back(shown, form, text, value):
-                self.found.add(text, False)
-                return Settled(given if text == sent else form)
-        self.strict(key, sent)
-        self.found.add(sent, True)
-        return Settled(given, sent)
+        for form in () if self.is_path else self._forms(value, given):
+            is_sent = type(form) is type(given) and (form == given if is_atom else json_text(form) == sent)
+            if is_sent or self._reads_back(self.key or key, form, value):
+                settled = given if is_sent else form
+                self.found.add(settled, is_strict=False)
+                return Settled(settled)
+        self.strict(key, given)
+        self.found.add(given, is_strict=True)
+        return Settled(given, is_strict=True)
 
-    def strict(self, key: str, text: str) -> dict[str, Any]:
-        """The values of an argument that is read strictly, by the names that the function has for them.
-
-        Args:
-            key: what it is called.
-            text: JSON: an object that has it under its key.
-        """
-        if self.name is None:
-            text = '{"kwargs": ' + text + "}"
-        return self._named(self._fields.partial.validate_json(text, strict=True))
+    def strict(self, key: str, given: Any) -> dict[str, Any]:
+        """The values of an argument that is read strictly, by the names that the function has for them."""
+        whole = {"kwargs": {key: given}} if self.name is None else {key: given}
+        return self._named(self._fields.partial.validate_json(_encode(whole), strict=True))
 
     def lax(self, key: str, given: Any) -> dict[str, Any]:
         """The same in pydantic's lax mode, as always but for those that are read strictly."""
@@ -153,25 +149,23 @@ class Parameter:
             return found
         return {name: values[name] for name in self.names if name in values}  # others have their defaults
 
-    def _reads_back(self, key: str, form: Any, text: str, value: Any) -> bool:
+    def _reads_back(self, key: str, form: Any, value: Any) -> bool:
         """Whether a form is read as an equal value, so that it is the value's own form again."""
         try:
-            again = self.lax(key, json.loads(text)[key])
-            return alike(value, again[self.name or key], form)
+            return alike(value, self.lax(key, form)[self.name or key], form)
         except Exception:  # validators of users' models may raise anything
             return False
 
-    def _forms(self, key: str, value: Any, sent: Any) -> Iterator[tuple[Any, str]]:
-        """What the value may be read from, the best first, and each as JSON text. They are not tried yet."""
+    def _forms(self, value: Any, sent: Any) -> Iterator[Any]:
+        """What the value may be read from, the best first. They are not tried yet."""
         makers: list[Callable[[], Any]] = [lambda: json_form(value, sent)]
         if self._fields.is_dumped:
             makers.append(lambda: self._dumped(value))
         for make in makers:
             with suppress(Exception):  # objects of users may raise anything
                 form = make()
-                text = json_text({key: form})
-                if text is not None:
-                    yield form, text
+                if type(form) in ATOMS or json_text(form) is not None:
+                    yield form
 
     def _dumped(self, value: Any) -> Any:
         """Pydantic's own form, which knows what the type says, as base64 for bytes."""
