@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import inspect
 import ipaddress
 import itertools
 import pathlib
@@ -339,4 +340,16 @@ def open_function(annotation: Any) -> Callable[..., Any]:
     def take(**values: Any) -> None: ...
 
     take.__annotations__ = {"values": annotation}
+    return take
+
+
+def many_function(named: dict[str, Any], others: Any) -> Callable[..., Any]:
+    """A function with parameters of these types, and with any others of a type."""
+
+    def take(**others: Any) -> None: ...
+
+    make = inspect.Parameter
+    parameters = [make(name, make.KEYWORD_ONLY, annotation=kind) for name, kind in named.items()]
+    more = make("others", make.VAR_KEYWORD, annotation=others)
+    take.__signature__ = inspect.Signature([*parameters, more])  # type: ignore[attr-defined]
     return take

@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
 import pydantic
 import pytest
-from argument_types import KINDS, Job, Kind, Numbered, open_function, tool_function
+from argument_types import KINDS, Job, Kind, Numbered, many_function, open_function, tool_function
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import core_schema
@@ -21,6 +24,7 @@ from tool_types import Point
 from connectagent.errors import ToolArgumentsError
 from connectagent.tools import Tool
 from connectagent.tools.fields import Found
+from connectagent.tools.forms import in_order
 from connectagent.tools.shapes import kinds_in
 
 DOCS = Path(__file__).parents[1] / "docs" / "tools.md"
@@ -196,6 +200,29 @@ def test_two_spellings_of_one_value_have_one_form(data: st.DataObject) -> None:
         assert text(one[0]) == text(other[0])
 
 
+@settings(max_examples=EXAMPLES // 4, deadline=None, derandomize=True, database=None)
+@given(data=st.data())
+def test_parameters_do_not_change_each_other(data: st.DataObject) -> None:
+    drawn = [KINDS[name] for name in data.draw(st.lists(st.sampled_from(list(KINDS)), min_size=2, max_size=4))]
+    named = {f"p{number}": kind for number, kind in enumerate(drawn[:-1])}
+    tool = Tool.from_function(many_function({name: kind.type for name, kind in named.items()}, drawn[-1].type))
+    sent: dict[str, Any] = {}
+    forms: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for name, kind in [*named.items(), ("more", drawn[-1]), ("most", drawn[-1])]:
+        sent[name] = data.draw(spelled(data.draw(st.sampled_from(kind.sent))))
+        found = settled(kind, sent[name])
+        if found is None:
+            with pytest.raises(ToolArgumentsError):
+                tool.canonical({**dict.fromkeys(named), **sent})
+            return
+        forms[name], values[name] = found
+    made = tool.canonical(sent)
+    assert text(made) == text(forms)
+    assert {name: plain(value) for name, value in tool.bind(sent).items()} == values
+    assert {name: plain(value) for name, value in tool.bind(made).items()} == values
+
+
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 @given(data=st.data())
 def test_values_stay_those_that_they_are(data: st.DataObject) -> None:
@@ -358,9 +385,39 @@ def test_what_is_nested_too_deeply_does_not_pass_as_an_object() -> None:
         tool.canonical({"value": {"n": "1_000", "deep": deep}})
 
 
-def test_sets_have_one_order_in_each_process() -> None:
+FORMS = """
+import json
+from argument_types import KINDS, tool_function
+from connectagent.tools import Tool
+from connectagent.errors import ToolArgumentsError
+found = {}
+for name, kind in KINDS.items():
+    tool = Tool.from_function(tool_function(kind.type))
+    for number, sent in enumerate(kind.sent):
+        try:
+            found[f"{name} {number}"] = tool.canonical({"value": sent})["value"]
+        except ToolArgumentsError:
+            pass
+print(json.dumps(found))
+"""
+
+
+def test_each_process_makes_the_same_forms() -> None:
+    made = []
+    for seed in ("1", "2"):
+        path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        ended = subprocess.run([sys.executable, "-c", FORMS], capture_output=True, text=True, env=environment)
+        made.append(ended.stdout)
+        assert ended.returncode == 0, ended.stderr
+    assert made[0] == made[1] and len(json.loads(made[0])) > len(KINDS)
+
+
+def test_sets_have_one_order() -> None:
     words = [f"word {number}" for number in range(50)]
     assert fresh(KINDS["set"]).canonical({"value": words}) == {"value": sorted(words)}
+    assert in_order([3, math.nan, 1.5]) == in_order([math.nan, 1.5, 3]) == in_order([1.5, 3, math.nan])
+    assert in_order([True, 2, "a", None]) == in_order([None, "a", 2, True])
 
 
 def test_secrets_are_compared_as_they_are() -> None:

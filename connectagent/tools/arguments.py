@@ -59,7 +59,7 @@ def signature_check(
         if extra is not None:
             more = Fields({"kwargs": dict[str, extra]}, {"kwargs"})
             described = more.schema()
-            schema["additionalProperties"] = described["properties"]["kwargs"]["additionalProperties"]
+            schema["additionalProperties"] = described["properties"]["kwargs"].get("additionalProperties", True)
             schema.setdefault("$defs", {}).update(described.get("$defs", {}))
     except Exception as error:
         _refuse_culprit({**annotations, "kwargs": extra}, refuse, error)
@@ -212,16 +212,16 @@ class SignatureCheck:
 
     def _validated(self, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arguments and their values; JSON that came inside a string is read where it must be."""
-        try:
-            return arguments, self._values(arguments)
-        except Exception as error:  # validators of users' models may raise anything
-            unquoted = _unquoted(arguments, error)
-            if unquoted is not None:
-                try:
-                    return unquoted, self._values(unquoted)
-                except Exception:
-                    unquoted = None  # what was sent is reported, not what was made of it
-            raise misfit(name, self.schema, _problems(error, arguments, self.schema)) from error
+        sent: dict[str, Any] | None = arguments
+        first: Exception | None = None
+        while sent is not None:  # once more for `**kwargs`, whose errors come after those of parameters
+            try:
+                return sent, self._values(sent)
+            except Exception as error:  # validators of users' models may raise anything
+                first = first or error  # what was sent is reported, not what was made of it
+                sent = _unquoted(sent, error)
+        assert first is not None
+        raise misfit(name, self.schema, _problems(first, arguments, self.schema)) from first
 
     def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._more is None:

@@ -99,6 +99,7 @@ class Parameter:
         self.shape: Shape | None = shape_of(schema) if name == key else None
         self.found = Found()
         self._fields = fields
+        self._schema = schema
 
     def share(self, name: str) -> None:
         """Note that another parameter is found under the same key."""
@@ -159,13 +160,21 @@ class Parameter:
     def _forms(self, value: Any, sent: Any) -> Iterator[Any]:
         """What the value may be read from, the best first. They are not tried yet."""
         makers: list[Callable[[], Any]] = [lambda: json_form(value, sent)]
-        if self._fields.is_dumped:
+        if self._is_dumped:
             makers.append(lambda: self._dumped(value))
         for make in makers:
             with suppress(Exception):  # objects of users may raise anything
                 form = make()
                 if type(form) in ATOMS or json_text(form) is not None:
                     yield form
+
+    @functools.cached_property
+    def _is_dumped(self) -> bool:
+        # a dump uses up what is read once, and has sets in an order that changes with the process
+        kinds = kinds_in(self._schema)
+        if "definition-ref" in kinds:
+            kinds |= kinds_in(self._fields.core_schema.get("definitions"))
+        return kinds.isdisjoint(("generator", "set", "frozenset"))
 
     def _dumped(self, value: Any) -> Any:
         """Pydantic's own form, which knows what the type says, as base64 for bytes."""
@@ -220,18 +229,9 @@ class Fields:
         return Parameter(self, None, None, schema.get("values_schema"))
 
     @functools.cached_property
-    def is_dumped(self) -> bool:
-        """Whether pydantic's dumps may be forms: they use up what is read once, and give sets in no fixed order."""
-        return self._kinds.isdisjoint(("generator", "set", "frozenset"))
-
-    @functools.cached_property
     def is_itself(self) -> bool:
         """Whether JSON of the right type is the value itself, for each parameter."""
-        return _ITSELF.issuperset(self._kinds)
-
-    @functools.cached_property
-    def _kinds(self) -> set[str]:
-        return kinds_in(self.core_schema)
+        return _ITSELF.issuperset(kinds_in(self.core_schema))
 
     @functools.cached_property
     def partial(self) -> Any:

@@ -114,7 +114,8 @@ def in_order(forms: Iterable[Any]) -> list[Any]:
     """The items of a set, in one order: Python's own differs from process to process."""
     found = list(forms)
     kinds = set(map(type, found))
-    if kinds <= {int, float} or kinds == {str}:
+    has_order = kinds == {str} or (kinds <= {int, float} and all(one == one for one in found))
+    if has_order:
         return sorted(found)
     return sorted(found, key=lambda form: json.dumps(form, sort_keys=True))
 
