@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
-from connectagent.tools.fields import Fields, Parameter, json_text
+from connectagent.tools.fields import Fields, Parameter
 from connectagent.tools.forms import ATOMS
 from connectagent.tools.schema import target
 
@@ -59,7 +59,7 @@ def signature_check(
         if extra is not None:
             more = Fields({"kwargs": dict[str, extra]}, {"kwargs"})
             described = more.schema()
-            schema["additionalProperties"] = described["properties"]["kwargs"]["additionalProperties"]
+            schema["additionalProperties"] = described["properties"]["kwargs"].get("additionalProperties", True)
             schema.setdefault("$defs", {}).update(described.get("$defs", {}))
     except Exception as error:
         _refuse_culprit({**annotations, "kwargs": extra}, refuse, error)
@@ -113,6 +113,7 @@ class SignatureCheck:
         self._named = {*own.parameters, *hidden}  # what goes there is validated as a parameter, or refused
         self._shapes = {key: own.parameters[key].shape if key in own.parameters else None for key in self._named}
         self._extra_shape = None if self._extra is None else self._extra.shape
+        self._is_itself = own.is_itself and (more is None or more.is_itself)
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The one JSON form of the arguments; objects that are no JSON stay as they are."""
@@ -120,12 +121,11 @@ class SignatureCheck:
 
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The keyword arguments, read from the canonical form of the arguments."""
-        if not self._is_plain(arguments):
-            values = self._read(name, self._settled(name, arguments))
-        elif self._own.is_itself and ATOMS.issuperset(map(type, arguments.values())):
+        is_plain = self._is_plain(arguments)
+        if is_plain and self._is_itself and ATOMS.issuperset(map(type, arguments.values())):
             values = dict(arguments)
         else:
-            values = self._validated(name, arguments)[1]
+            values = self._read(name, Settled(arguments, set()) if is_plain else self._settled(name, arguments))
         for key, make in self._fill.items():
             if key not in values:
                 values[key] = make()
@@ -146,23 +146,21 @@ class SignatureCheck:
         Raises:
             ToolArgumentsError: they do not fit.
         """
-        texts: dict[str, str] = {}
-        known = self._known(arguments, texts)
+        known = self._known(arguments)
         if known is not None:
             return known
         sent, values = self._validated(name, arguments)
         form: dict[str, Any] = {}
-        strict: dict[str, str] = {}
+        strict: set[str] = set()
         problems: list[str] = []
         for key, given in sent.items():
             parameter = self._parameter(key)
-            text = texts.get(key) if given is arguments.get(key) else None
             try:
-                settled = parameter.settle(key, given, text, values[parameter.name or key])
+                settled = parameter.settle(key, given, values.get(parameter.name or key))
                 shown = parameter.key or key
                 form[shown] = settled.form
-                if settled.strict is not None:
-                    strict[shown] = settled.strict
+                if settled.is_strict:
+                    strict.add(shown)
             except Exception as error:  # validators of users' models may raise anything
                 problems += _problems(error, sent, self.schema)
         if problems:
@@ -170,14 +168,9 @@ class SignatureCheck:
         is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
         return Settled(arguments if is_same else form, strict)
 
-    def _known(self, arguments: dict[str, Any], texts: dict[str, str]) -> Settled | None:
-        """The arguments themselves, if they are known to be canonical by their types or since they were found so.
-
-        Args:
-            texts: receives the JSON texts that were made.
-        """
-        strict: dict[str, str] = {}
-        is_known = self._required <= arguments.keys()
+    def _known(self, arguments: dict[str, Any]) -> Settled | None:
+        """The arguments themselves, if they are known to be canonical by their types or since they were found so."""
+        strict: set[str] = set()
         for key, given in arguments.items():
             try:
                 parameter = self._parameter(key)
@@ -185,16 +178,12 @@ class SignatureCheck:
                 return None
             if parameter.shape is not None and parameter.shape(given):
                 continue
-            text = json_text({key: given}) if parameter.found else None
-            if text is None:
-                is_known = False
-                continue
-            texts[key] = text
-            is_strict = parameter.found.get(text)
-            is_known = is_known and is_strict is not None
+            is_strict = parameter.found.get(given)
+            if is_strict is None:
+                return None
             if is_strict:
-                strict[key] = text
-        return Settled(arguments, strict) if is_known else None
+                strict.add(key)
+        return Settled(arguments, strict) if self._required <= arguments.keys() else None
 
     def _parameter(self, key: str) -> Parameter:
         """The parameter that a key of the arguments means.
@@ -210,31 +199,29 @@ class SignatureCheck:
         return found
 
     def _read(self, name: str, settled: Settled) -> dict[str, Any]:
-        if not settled.strict:
-            return self._validated(name, settled.form)[1]
-        values: dict[str, Any] = {}
-        for key, given in settled.form.items():
-            parameter = self._parameter(key)
-            text = settled.strict.get(key)
-            try:
-                read = parameter.lax(key, given) if text is None else parameter.strict(key, text)
-            except Exception as error:  # validators of users' models may raise anything
-                raise misfit(name, self.schema, _problems(error, settled.form, self.schema)) from error
-            values[parameter.name or key] = read
-        return values
+        try:
+            if not settled.strict:
+                return self._values(settled.form)
+            values: dict[str, Any] = {}
+            for key, given in settled.form.items():
+                parameter = self._parameter(key)
+                values |= parameter.strict(key, given) if key in settled.strict else parameter.lax(key, given)
+            return values
+        except Exception as error:  # validators of users' models may raise anything
+            raise misfit(name, self.schema, _problems(error, settled.form, self.schema)) from error
 
     def _validated(self, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arguments and their values; JSON that came inside a string is read where it must be."""
-        try:
-            return arguments, self._values(arguments)
-        except Exception as error:  # validators of users' models may raise anything
-            unquoted = _unquoted(arguments, error)
-            if unquoted is not None:
-                try:
-                    return unquoted, self._values(unquoted)
-                except Exception:
-                    unquoted = None  # what was sent is reported, not what was made of it
-            raise misfit(name, self.schema, _problems(error, arguments, self.schema)) from error
+        sent: dict[str, Any] | None = arguments
+        first: Exception | None = None
+        while sent is not None:  # once more for `**kwargs`, whose errors come after those of parameters
+            try:
+                return sent, self._values(sent)
+            except Exception as error:  # validators of users' models may raise anything
+                first = first or error  # what was sent is reported, not what was made of it
+                sent = _unquoted(sent, error)
+        assert first is not None
+        raise misfit(name, self.schema, _problems(first, arguments, self.schema)) from first
 
     def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._more is None:
@@ -246,10 +233,10 @@ class SignatureCheck:
 
 
 class Settled(NamedTuple):
-    """The canonical form of arguments; and of those that are read strictly, the JSON text that is read."""
+    """The canonical form of arguments, and which of them are read strictly."""
 
     form: dict[str, Any]
-    strict: dict[str, str]
+    strict: set[str]
 
 
 class NotedCheck:
@@ -269,7 +256,8 @@ def _unquoted(arguments: dict[str, Any], error: Exception) -> dict[str, Any] | N
     """The arguments with lists and objects read that came as JSON inside a string, as some models send them."""
     made = dict(arguments)
     for item in _errors(error):
-        name = item["loc"][0] if item["loc"] else None
+        at = _location(item, arguments)
+        name = at[0] if at else None
         sent = arguments.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and isinstance(sent, str) and sent.lstrip()[:1] in ("[", "{"):
             try:
@@ -283,11 +271,17 @@ def _errors(error: Exception) -> list[Any]:
     return error.errors(include_url=False, include_context=False) if hasattr(error, "errors") else []
 
 
+def _location(item: dict[str, Any], arguments: dict[str, Any]) -> tuple[Any, ...]:
+    """Where in the arguments an error is; those for `**kwargs` were validated as the items of a dict of that name."""
+    at: tuple[Any, ...] = item["loc"]
+    return at[1:] if at[:1] == ("kwargs",) and "kwargs" not in arguments else at
+
+
 def _problems(error: Exception, arguments: dict[str, Any], schema: dict[str, Any]) -> list[str]:
     """One line for each place that is wrong: where, what was sent, what is accepted."""
     found: dict[str, tuple[str, list[str]]] = {}
     for item in _errors(error):
-        at = item["loc"][1:] if item["loc"][:1] == ("kwargs",) and "kwargs" not in arguments else item["loc"]
+        at = _location(item, arguments)
         path = _path(at, arguments)
         sent = f" (you sent {as_json(item['input'])})"
         if item["type"] == "missing":
@@ -299,7 +293,9 @@ def _problems(error: Exception, arguments: dict[str, Any], schema: dict[str, Any
         else:
             text = _for_a_model(item["msg"])
         found.setdefault(path, (sent, []))[1].append(text)
-    lines = [f"{path}: {'; or '.join(dict.fromkeys(texts))}{sent}" for path, (sent, texts) in found.items()]
+    lines = [
+        f"{path or 'arguments'}: {'; or '.join(dict.fromkeys(texts))}{sent}" for path, (sent, texts) in found.items()
+    ]
     return lines or [f"they were refused: {type(error).__name__}: {error}"]
 
 

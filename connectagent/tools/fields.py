@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from connectagent.tools.forms import alike, json_form
+from connectagent.tools.forms import ATOMS, alike, json_form
 from connectagent.tools.shapes import Shape, kinds_in, shape_of
 
 _MOST_KEPT = 64
+_encode = json.JSONEncoder().encode  # `json.dumps` looks at its options first
 _LONGEST_KEPT = 200
 _ITSELF = frozenset(("typed-dict", "typed-dict-field", "default", "nullable", "union", "literal")) | frozenset(
     ("any", "none", "str", "int", "float", "bool", "list", "dict")
@@ -19,10 +20,14 @@ _ITSELF = frozenset(("typed-dict", "typed-dict-field", "default", "nullable", "u
 
 
 def json_text(value: Any) -> str | None:
-    """A value as JSON text; None if it is none, as objects of programs are."""
+    """A value as JSON text; None if it is none, as objects of programs are.
+
+    Raises:
+        RecursionError: it is nested too deeply. A model may send that, so it must not pass as an object does.
+    """
     try:
-        return json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
+        return _encode(value)
+    except (TypeError, ValueError):
         return None
 
 
@@ -30,38 +35,38 @@ class Settled(NamedTuple):
     """The canonical form of an argument, and how its value is read from it."""
 
     form: Any
-    strict: str | None = None
-    """None for pydantic's lax mode. Else JSON text, an object that has the argument under its key, which is read in
-    the strict mode: what was sent is kept, as the value is not read back from a form of its own."""
+    is_strict: bool = False
+    """Whether it is read in pydantic's strict JSON mode and not in the lax one: what was sent is kept, as the value is
+    not read back from a form of its own."""
 
 
 class Found:
-    """The arguments that were found canonical last, so that they are not checked again when they are read."""
+    """The canonical forms that were found last, so that they are not checked again when they are read."""
 
     def __init__(self) -> None:
-        self._strict: dict[str | bytes, bool] = {}
+        self._strict: dict[Hashable, bool] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._strict)
+    def get(self, form: Any) -> bool | None:
+        """Whether an argument that was found canonical is read strictly; None if it was not found."""
+        return self._strict.get(self._key(form)) if self._strict else None
 
-    def get(self, text: str) -> bool | None:
-        """Whether an argument that was found canonical is read strictly; None if it was not found.
-
-        Args:
-            text: the argument as JSON.
-        """
-        return self._strict.get(self._key(text))
-
-    def add(self, text: str, is_strict: bool) -> None:
-        """Keep that an argument is canonical."""
-        self._strict[self._key(text)] = is_strict
+    def add(self, form: Any, *, is_strict: bool) -> None:
+        """Keep that it is canonical."""
+        self._strict[self._key(form)] = is_strict
         if len(self._strict) > _MOST_KEPT:
             with suppress(KeyError, StopIteration, RuntimeError):  # other threads do the same
                 del self._strict[next(iter(self._strict))]
 
     @staticmethod
-    def _key(text: str) -> str | bytes:
-        if len(text) <= _LONGEST_KEPT:
+    def _key(form: Any) -> Hashable:
+        kind = type(form)
+        if kind in ATOMS and (kind is not str or len(form) <= _LONGEST_KEPT):
+            return kind, form  # as 1 == True
+        try:
+            text = json_text(form)
+        except RecursionError:
+            text = None
+        if text is None or len(text) <= _LONGEST_KEPT:
             return text
         from hashlib import blake2b
 
@@ -76,26 +81,38 @@ class Parameter:
         name: what the function calls it; None for `**kwargs`.
         key: what the model calls it, an alias maybe; None for `**kwargs`.
         schema: pydantic's core schema of its type.
+        is_path: whether it is found at a path inside of what has that key.
 
     Attributes:
+        names: the same name, and those of other parameters that are found under the same key.
         shape: tells JSON that is canonical by its type; None if pydantic has to be asked.
         found: what was found canonical.
     """
 
-    def __init__(self, fields: Fields, name: str | None, key: str | None, schema: Any) -> None:
+    def __init__(
+        self, fields: Fields, name: str | None, key: str | None, schema: Any, *, is_path: bool = False
+    ) -> None:
         self.name = name
         self.key = key
+        self.names = [] if name is None else [name]
+        self.is_path = is_path
         self.shape: Shape | None = shape_of(schema) if name == key else None
         self.found = Found()
         self._fields = fields
+        self._schema = schema
 
-    def settle(self, key: str, given: Any, sent: str | None, value: Any) -> Settled:
+    def share(self, name: str) -> None:
+        """Note that another parameter is found under the same key."""
+        self.names.append(name)
+        self.is_path = True
+        self.shape = None
+
+    def settle(self, key: str, given: Any, value: Any) -> Settled:
         """The canonical form of an argument.
 
         Args:
             key: what it was called.
             given: what was sent.
-            sent: JSON text of an object that has it under its key, if that is made already.
             value: what pydantic made of it in its lax mode.
 
         Raises:
@@ -103,54 +120,61 @@ class Parameter:
         """
         if self.shape is not None and self.shape(value):
             return Settled(given if self.shape(given) else value)
-        sent = json_text({key: given}) if sent is None else sent
-        if sent is None:
+        is_atom = type(given) in ATOMS
+        sent = None if is_atom else json_text(given)
+        if sent is None and not is_atom:
             return Settled(given)  # it is no JSON
-        shown = self.key or key
-        for form in self._forms(value, given):
-            text = json_text({shown: form})
-            if text is None:
-                continue
-            if text == sent or self._reads_back(shown, form, text, value):
-                self.found.add(text, False)
-                return Settled(given if text == sent else form)
-        self.strict(key, sent)
-        self.found.add(sent, True)
-        return Settled(given, sent)
+        for form in () if self.is_path else self._forms(value, given):
+            is_sent = type(form) is type(given) and (form == given if is_atom else json_text(form) == sent)
+            if is_sent or self._reads_back(self.key or key, form, value):
+                settled = given if is_sent else form
+                self.found.add(settled, is_strict=False)
+                return Settled(settled)
+        self.strict(key, given)
+        self.found.add(given, is_strict=True)
+        return Settled(given, is_strict=True)
 
-    def strict(self, key: str, text: str) -> Any:
-        """The value of an argument that is read strictly.
-
-        Args:
-            key: what it is called.
-            text: JSON: an object that has it under its key.
-        """
-        if self.name is None:
-            text = '{"kwargs": ' + text + "}"
-        return self._only(self._fields.partial.validate_json(text, strict=True), key)
-
-    def lax(self, key: str, given: Any) -> Any:
-        """The value of an argument in pydantic's lax mode, as always but for those that are read strictly."""
+    def strict(self, key: str, given: Any) -> dict[str, Any]:
+        """The values of an argument that is read strictly, by the names that the function has for them."""
         whole = {"kwargs": {key: given}} if self.name is None else {key: given}
-        return self._only(self._fields.partial.validate_python(whole), key)
+        return self._named(self._fields.partial.validate_json(_encode(whole), strict=True))
 
-    def _only(self, values: dict[str, Any], key: str) -> Any:
-        return values["kwargs"][key] if self.name is None else values[self.name]
+    def lax(self, key: str, given: Any) -> dict[str, Any]:
+        """The same in pydantic's lax mode, as always but for those that are read strictly."""
+        whole = {"kwargs": {key: given}} if self.name is None else {key: given}
+        return self._named(self._fields.partial.validate_python(whole))
 
-    def _reads_back(self, key: str, form: Any, text: str, value: Any) -> bool:
+    def _named(self, values: dict[str, Any]) -> dict[str, Any]:
+        if self.name is None:
+            found: dict[str, Any] = values["kwargs"]
+            return found
+        return {name: values[name] for name in self.names if name in values}  # others have their defaults
+
+    def _reads_back(self, key: str, form: Any, value: Any) -> bool:
         """Whether a form is read as an equal value, so that it is the value's own form again."""
         try:
-            return alike(value, self.lax(key, json.loads(text)[key]), form)
+            return alike(value, self.lax(key, form)[self.name or key], form)
         except Exception:  # validators of users' models may raise anything
             return False
 
     def _forms(self, value: Any, sent: Any) -> Iterator[Any]:
         """What the value may be read from, the best first. They are not tried yet."""
-        with suppress(Exception):  # objects of users may raise anything
-            yield json_form(value, sent)
-        if self._fields.is_dumped:
-            with suppress(Exception):
-                yield self._dumped(value)
+        makers: list[Callable[[], Any]] = [lambda: json_form(value, sent)]
+        if self._is_dumped:
+            makers.append(lambda: self._dumped(value))
+        for make in makers:
+            with suppress(Exception):  # objects of users may raise anything
+                form = make()
+                if type(form) in ATOMS or json_text(form) is not None:
+                    yield form
+
+    @functools.cached_property
+    def _is_dumped(self) -> bool:
+        # a dump uses up what is read once, and has sets in an order that changes with the process
+        kinds = kinds_in(self._schema)
+        if "definition-ref" in kinds:
+            kinds |= kinds_in(self._fields.core_schema.get("definitions"))
+        return kinds.isdisjoint(("generator", "set", "frozenset"))
 
     def _dumped(self, value: Any) -> Any:
         """Pydantic's own form, which knows what the type says, as base64 for bytes."""
@@ -183,9 +207,14 @@ class Fields:
         found = self._schemas()
         for name in annotations:
             field = found.get(name, {})
-            keys = _keys(field.get("validation_alias"), name)
-            for key in keys:
-                self.parameters[key] = Parameter(self, name, keys[0], field.get("schema"))
+            paths = _paths(field.get("validation_alias"), name)
+            keys = [str(path[0]) for path in paths]
+            for key, path in zip(keys, paths, strict=True):
+                is_path = len(path) > 1
+                if key in self.parameters:
+                    self.parameters[key].share(name)
+                else:
+                    self.parameters[key] = Parameter(self, name, keys[0], field.get("schema"), is_path=is_path)
             if name in required:
                 self.required_keys.add(keys[0])
 
@@ -200,18 +229,9 @@ class Fields:
         return Parameter(self, None, None, schema.get("values_schema"))
 
     @functools.cached_property
-    def is_dumped(self) -> bool:
-        """Whether pydantic's dumps may be forms: they use up what is read once, and give sets in no fixed order."""
-        return self._kinds.isdisjoint(("generator", "set", "frozenset"))
-
-    @functools.cached_property
     def is_itself(self) -> bool:
         """Whether JSON of the right type is the value itself, for each parameter."""
-        return _ITSELF.issuperset(self._kinds)
-
-    @functools.cached_property
-    def _kinds(self) -> set[str]:
-        return kinds_in(self.core_schema)
+        return _ITSELF.issuperset(kinds_in(self.core_schema))
 
     @functools.cached_property
     def partial(self) -> Any:
@@ -237,20 +257,16 @@ class Fields:
         return fields
 
 
-def _keys(alias: Any, name: str) -> list[str]:
-    """The keys under which the arguments may have a parameter; first the one that its schema shows.
+def _paths(alias: Any, name: str) -> list[list[Any]]:
+    """Where the arguments may have a parameter: under a key, or at a path. First the one that its schema shows.
 
     Args:
         alias: a name, or names and paths as lists, as a core schema has them.
         name: the name of the parameter, without an alias its only key.
     """
-    if alias is None:
-        return [name]
-    if isinstance(alias, str):
-        return [alias]
-    paths = [path if isinstance(path, list) else [path] for path in alias]
-    paths.sort(key=lambda path: len(path) > 1)
-    return [str(path[0]) for path in paths]
+    if alias is None or isinstance(alias, str):
+        return [[alias or name]]
+    return sorted((path if isinstance(path, list) else [path] for path in alias), key=lambda path: len(path) > 1)
 
 
 @functools.lru_cache(maxsize=1)

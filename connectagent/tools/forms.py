@@ -74,9 +74,14 @@ def _list_form(value: Any, sent: Any) -> list[Any]:
 def _other_form(value: Any, sent: Any) -> Any:
     if isinstance(value, Iterator):
         raise NoFormError("reading it would use it up")
+    return _to_json()(value)
+
+
+@functools.lru_cache(maxsize=1)
+def _to_json() -> Callable[[Any], Any]:
     from pydantic_core import to_jsonable_python
 
-    return to_jsonable_python(value)
+    return to_jsonable_python
 
 
 def _part(whole: Any, key: Any) -> Any:
@@ -101,9 +106,7 @@ def _mapping_form(value: Mapping[Any, Any], sent: Any) -> dict[str, Any]:
 def _key_form(key: Any) -> str:
     if isinstance(key, decimal.Decimal):
         return decimal_form(key)
-    from pydantic_core import to_jsonable_python
-
-    (name,) = to_jsonable_python({key: None})
+    (name,) = _to_json()({key: None})
     return str(name)
 
 
@@ -111,7 +114,8 @@ def in_order(forms: Iterable[Any]) -> list[Any]:
     """The items of a set, in one order: Python's own differs from process to process."""
     found = list(forms)
     kinds = set(map(type, found))
-    if kinds <= {int, float} or kinds == {str}:
+    has_order = kinds == {str} or (kinds <= {int, float} and all(one == one for one in found))
+    if has_order:
         return sorted(found)
     return sorted(found, key=lambda form: json.dumps(form, sort_keys=True))
 

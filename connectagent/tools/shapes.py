@@ -30,9 +30,32 @@ def _has_only(schema: dict[str, Any], *keys: str) -> bool:
 
 def _exactly(kind: type) -> Callable[[dict[str, Any], int], Shape | None]:
     def make(schema: dict[str, Any], deep: int) -> Shape | None:
-        return (lambda value: type(value) is kind) if _has_only(schema) else None
+        return _bounded(lambda value: type(value) is kind, schema, "ge", "gt", "le", "lt")
 
     return make
+
+
+def _bounded(shape: Shape, schema: dict[str, Any], *bounds: str) -> Shape | None:
+    """A shape with bounds of its value or its length."""
+    if not _has_only(schema, *bounds):
+        return None
+    tests = [_BOUNDS[name](schema[name]) for name in bounds if schema.get(name) is not None]
+    if not tests:
+        return shape
+    first, *others = tests
+    if not others:
+        return lambda value: shape(value) and first(value)
+    return lambda value: shape(value) and all(test(value) for test in tests)
+
+
+_BOUNDS: dict[str, Callable[[Any], Shape]] = {
+    "ge": lambda bound: lambda value: bool(value >= bound),
+    "gt": lambda bound: lambda value: bool(value > bound),
+    "le": lambda bound: lambda value: bool(value <= bound),
+    "lt": lambda bound: lambda value: bool(value < bound),
+    "min_length": lambda bound: lambda value: len(value) >= bound,
+    "max_length": lambda bound: lambda value: len(value) <= bound,
+}
 
 
 def is_text(value: Any) -> bool:
@@ -58,7 +81,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _text(schema: dict[str, Any], deep: int) -> Shape | None:
-    return is_text if _has_only(schema) else None
+    return _bounded(is_text, schema, "min_length", "max_length")
 
 
 def _any(schema: dict[str, Any], deep: int) -> Shape | None:
@@ -89,16 +112,22 @@ def _default(schema: dict[str, Any], deep: int) -> Shape | None:
 
 
 def _list(schema: dict[str, Any], deep: int) -> Shape | None:
-    items = shape_of(schema.get("items_schema", {"type": "any"}), deep)
-    if items is None or not _has_only(schema, "items_schema"):
+    each = schema.get("items_schema", {"type": "any"})
+    items = shape_of(each, deep)
+    if items is None:
         return None
+    keys = {key: schema[key] for key in schema if key != "items_schema"}
+    return _bounded(_items(each, items), keys, "min_length", "max_length")
+
+
+def _items(each: dict[str, Any], items: Shape) -> Shape:
     if items is is_text:
         return _are_texts
-    kind = _EXACT.get(schema.get("items_schema", {}).get("type"))
-    if kind is not None:
-        kinds = {kind}
-        return lambda value: type(value) is list and kinds.issuperset(map(type, value))
-    return lambda value: type(value) is list and all(map(items, value))
+    kind = _EXACT.get(each["type"]) if _has_only(each) else None
+    if kind is None:
+        return lambda value: type(value) is list and all(map(items, value))
+    kinds = {kind}
+    return lambda value: type(value) is list and kinds.issuperset(map(type, value))
 
 
 _EXACT = {"int": int, "float": float, "bool": bool}
