@@ -592,6 +592,18 @@ def test_the_open_turn_of_a_record_that_lacks_its_end_is_not_gone_on_with() -> N
     assert worker().resume(torn) == "All of it is done."
 
 
+@pytest.mark.parametrize("kept", ["turns:\n", "- turn: 1\n"])
+def test_an_incomplete_record_without_a_turn_is_refused(kept: str) -> None:
+    agent = worker()
+    agent.input("One.")
+    assert agent.record is not None
+    whole = agent.record.read_text()
+    torn = agent.record.with_name("torn.incomplete.yaml")
+    torn.write_text(whole[: whole.index(kept) + (len(kept) if kept == "turns:\n" else 0)])
+    with pytest.raises(ConfigError, match="not recorded to its end, so what was done is not known: no turn is in it"):
+        worker().resume(torn)
+
+
 def test_a_long_text_that_cannot_be_written_does_not_hide_that_the_record_cannot(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

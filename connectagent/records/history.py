@@ -280,7 +280,8 @@ def read_session(path: Path, at: tuple[int, int] | None = None, *, goes_on: bool
     items = record.pop("turns")  # the rest is the head
     last = next((part for part in reversed(parts) if part.is_turn), None)
     opened = last if last is not None and last.is_open and goes_on else None
-    _refuse_incomplete(path, opened, at)
+    if goes_on:
+        _refuse_incomplete(path, parts, opened, at)
     ended = [part for part in parts if part is not opened]
     history = history_begun(record, whole, History)
     for part in ended:
@@ -311,11 +312,15 @@ def _unsummed(items: list[dict[str, Any]]) -> list[tuple[list[TraceEntry], dict[
     return found
 
 
-def _refuse_incomplete(path: Path, opened: Part | None, at: tuple[int, int] | None) -> None:
-    """Refuse to go on with a turn that was not recorded to its end."""
-    if opened is not None and at is None and path.name.endswith(INCOMPLETE):
-        why = "is not recorded to its end, so what was done is not known"
+def _refuse_incomplete(path: Path, parts: list[Part], opened: Part | None, at: tuple[int, int] | None) -> None:
+    """Refuse to go on with a turn that was not recorded to its end, or of which not even the first line is there."""
+    if at is not None or not path.name.endswith(INCOMPLETE):
+        return
+    why = "is not recorded to its end, so what was done is not known"
+    if opened is not None:
         raise ConfigError(f"{path} {why}; go back: place={opened.number}")
+    if not any(part.is_turn for part in parts):
+        raise ConfigError(f"{path} {why}: no turn is in it, so there is no place to go back to; begin a new session")
 
 
 def _lines_of(parts: list[Part]) -> list[TraceEntry]:

@@ -29,13 +29,13 @@ from a2a.types import (  # type: ignore[import-not-found, misc, unused-ignore]
     TaskState,
 )
 from anyio import to_thread
-from pydantic_core import to_jsonable_python
 
-from connectagent import Paused, mask
+from connectagent import Paused
 from connectagent_serve.decisions import decision_of
 from connectagent_serve.prompts import prompt_of_a2a
 from connectagent_serve.refusals import Refused, refusal_of
 from connectagent_serve.sessions import Sessions
+from connectagent_serve.told import told
 
 
 def card_of(agent: Any, address: str, protected: bool) -> Any:
@@ -46,7 +46,7 @@ def card_of(agent: Any, address: str, protected: bool) -> Any:
         address: the URL at which it takes messages.
         protected: whether clients need a bearer token.
     """
-    said = agent.description or f"The agent {agent.name}."
+    said = told(agent.description or f"The agent {agent.name}.")
     card = AgentCard(
         name=agent.name,
         description=said,
@@ -104,7 +104,7 @@ class Turns(AgentExecutor):  # type: ignore[import-not-found, misc, unused-ignor
                 return TaskState.TASK_STATE_COMPLETED, []
         except Paused as paused:
             waiting = [{"id": one.id, "call": one.call, "reason": one.reason} for one in paused.waiting]
-            parts = [new_text_part(mask(paused.reason)), new_data_part(mask({"waiting": waiting}))]
+            parts = [new_text_part(told(paused.reason)), new_data_part(told({"waiting": waiting}))]
             return TaskState.TASK_STATE_INPUT_REQUIRED, parts
         except Exception as error:
             refusal = refusal_of(error, updates.context_id)
@@ -126,16 +126,15 @@ async def _take(session: Any, message: Any, decision: dict[str, Any] | None, upd
             if entry["type"] == "result":
                 result = entry["result"]
             elif entry["type"] == "tool_execution" and entry["status"] != "skipped":
-                told = {"tool": entry["tool_name"], "status": entry["status"], "arguments": entry.get("arguments")}
-                parts = [new_data_part(mask(told))]
+                made = {"tool": entry["tool_name"], "status": entry["status"], "arguments": entry.get("arguments")}
+                parts = [new_data_part(told(made))]
                 await updates.update_status(TaskState.TASK_STATE_WORKING, updates.new_agent_message(parts))
     return result
 
 
 def _part(result: Any) -> Any:
-    if isinstance(result, str):
-        return new_text_part(result)
-    return new_data_part(to_jsonable_python(result, fallback=str))
+    shown = told(result)
+    return new_text_part(shown) if isinstance(shown, str) else new_data_part(shown)
 
 
 def _prompt(message: Any) -> Any:

@@ -17,7 +17,6 @@ from typing import Any
 from ag_ui.core import RunAgentInput
 from anyio import to_thread
 from pydantic import ValidationError
-from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -25,16 +24,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from connectagent import ConfigError, Paused, Store, mask
+from connectagent import ConfigError, Paused, Store
 from connectagent.output.typed import unattended
 from connectagent_serve.decisions import decision_of, decision_of_agui
-from connectagent_serve.events import chunks, completion, failed, run_events, text_of, usage_of
+from connectagent_serve.events import chunks, completion, failed, run_events, usage_of
 from connectagent_serve.frontend import FrontEnd, front_end_of
 from connectagent_serve.prompts import prompt_of, prompt_of_openai, prompts_of_agui
 from connectagent_serve.refusals import JSONResponse, Refused, paused, refusal_of, refused
 from connectagent_serve.runs import decided, taken
 from connectagent_serve.sessions import Sessions, check_key
 from connectagent_serve.state import Share, SharedState, check_state
+from connectagent_serve.told import told, told_text
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("chat.html").read_text("utf-8")
@@ -117,7 +117,7 @@ class Service:
     async def session(self, request: Request) -> Response:
         """How a session stands, and what waits in it."""
         with self.sessions.open(request.path_params["id"]) as session:
-            return JSONResponse(mask(await to_thread.run_sync(_stands, session)))
+            return JSONResponse(await to_thread.run_sync(_stands, session))
 
     async def turn(self, request: Request) -> Response:
         """Take a turn of a session, once."""
@@ -159,7 +159,7 @@ class Service:
                 raise paused(outcome["waiting"], headers)
             usage = usage_of(await to_thread.run_sync(lambda: session.usage(taken or session.turns)))
         made = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.agent.name}
-        text = text_of(outcome["result"])
+        text = told_text(outcome["result"])
         if not body.get("stream"):
             return JSONResponse(completion(made, text, usage), headers=headers)
         asked = isinstance(options := body.get("stream_options"), dict) and options.get("include_usage")
@@ -284,9 +284,9 @@ async def _outcome(
         HTTPException: it failed; the response has the headers too.
     """
     try:
-        return {"status": "done", "result": to_jsonable_python(await take(*given, **more), fallback=str)}
+        return {"status": "done", "result": told(await take(*given, **more))}
     except Paused as paused:
-        return {"status": "paused", "waiting": mask(_shown(paused.waiting))}
+        return {"status": "paused", "waiting": _shown(paused.waiting)}
     except Exception as error:
         refusal = refusal_of(error, session.key)
         refusal.headers = {**(refusal.headers or {}), **(headers or {})}
@@ -310,9 +310,10 @@ def _answer(key: str, outcome: dict[str, Any]) -> Response:
     return JSONResponse({"id": key, **outcome}, 202 if outcome["status"] == "paused" else 200)
 
 
-def _shown(waits: list[Any]) -> list[dict[str, Any]]:
+def _shown(waits: list[Any]) -> Any:
+    """What waits, as a list of objects."""
     shown = ("id", "call", "reason", "elsewhere")
-    return [{key: value for key in shown if (value := getattr(one, key)) is not False} for one in waits]
+    return told([{key: value for key in shown if (value := getattr(one, key)) is not False} for one in waits])
 
 
 def no_session() -> Refused:

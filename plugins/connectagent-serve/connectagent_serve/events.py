@@ -26,12 +26,12 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 from ag_ui.encoder import EventEncoder
-from pydantic_core import to_jsonable_python
 
-from connectagent import Paused, mask
+from connectagent import Paused
 from connectagent_serve.frontend import FrontEnd
 from connectagent_serve.refusals import refusal_of
 from connectagent_serve.state import Share
+from connectagent_serve.told import told, told_text
 
 _ANSWER = {
     "type": "object",
@@ -44,16 +44,6 @@ _ANSWER = {
 def data(value: Any) -> str:
     """A value as one event of a stream."""
     return f"data: {json.dumps(value, default=str)}\n\n"
-
-
-def text_of(result: Any) -> str:
-    """A turn's result as text: JSON, where the agent has `output=`."""
-    return result if isinstance(result, str) else json.dumps(to_jsonable_python(result, fallback=str))
-
-
-def _sent(text: str) -> str:
-    """A text as UTF-8 can have it, without halves of surrogate pairs."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def usage_of(usage: Any) -> dict[str, Any]:
@@ -113,7 +103,7 @@ def failed(error: Exception, key: str) -> str:
     """The event that ends a run with an error."""
     refusal = refusal_of(error, key)
     code = getattr(refusal, "code", None) or type(error).__name__
-    return EventEncoder().encode(RunErrorEvent(message=_sent(refusal.detail), code=code))
+    return EventEncoder().encode(RunErrorEvent(message=told(refusal.detail), code=code))
 
 
 def _paused(run: RunAgentInput, waits: list[Any], front: FrontEnd) -> Iterator[BaseEvent]:
@@ -124,7 +114,7 @@ def _paused(run: RunAgentInput, waits: list[Any], front: FrontEnd) -> Iterator[B
     pending: list[str] = []
     interrupts: list[Interrupt] = []
     for wait in waits:
-        call = mask(wait.call) or {}
+        call = told(wait.call) or {}
         known = None if not wait.elsewhere and call.get("name") in front.names else call.get("id")
         id = wait.id if wait.elsewhere else known
         if id and id not in front.told:  # an interrupt is about a call that was told
@@ -141,7 +131,7 @@ def _paused(run: RunAgentInput, waits: list[Any], front: FrontEnd) -> Iterator[B
 def _interrupt(wait: Any, call: dict[str, Any], id: str | None) -> Interrupt:
     """What waits for a person, and what answers it; `id`: of the call, where it was told."""
     return Interrupt(
-        id=wait.id, reason="approval", message=_sent(mask(wait.reason)), tool_call_id=id,
+        id=wait.id, reason="approval", message=told(wait.reason), tool_call_id=id,
         response_schema=_ANSWER, metadata={"agent": wait.agent, "call": call},
     )  # fmt: skip
 
@@ -162,9 +152,9 @@ def _result(entry: Any, front: FrontEnd) -> list[BaseEvent]:
     answered = entry["status"] == "stand_in" and (entry.get("by") or {}).get("plugin") == "(resume)"
     if waited in front.results or (answered and entry["tool_name"] in front.names and id != waited):
         return []
-    call = [] if id in front.told else _call(id, entry["tool_name"], mask(entry.get("arguments")))
-    result = mask(str(entry.get("result", entry.get("error", ""))))
-    return [*call, ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=id, content=_sent(result))]
+    call = [] if id in front.told else _call(id, entry["tool_name"], told(entry.get("arguments")))
+    result = told(str(entry.get("result", entry.get("error", ""))))
+    return [*call, ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=id, content=result)]
 
 
 def _events(entry: Any, front: FrontEnd) -> list[BaseEvent]:
@@ -174,7 +164,7 @@ def _events(entry: Any, front: FrontEnd) -> list[BaseEvent]:
     if entry["type"] == "result" and entry["result"] not in ("", None):
         return [
             TextMessageStartEvent(message_id=one, role="assistant"),
-            TextMessageContentEvent(message_id=one, delta=_sent(text_of(entry["result"]))),
+            TextMessageContentEvent(message_id=one, delta=told_text(entry["result"])),
             TextMessageEndEvent(message_id=one),
         ]
     return []

@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse as _JSONResponse
 
-from connectagent import ConfigError, DivergenceError, ProviderError, SessionBusy, mask
+from connectagent import ConfigError, DivergenceError, ProviderError, SessionBusy
+from connectagent_serve.told import told
 
 LOG = logging.getLogger("connectagent.serve")
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -61,10 +62,10 @@ def refusal_of(error: Exception, key: str) -> HTTPException:
     if isinstance(error, SessionBusy):
         return Refused(409, f"session {key!r} is in a turn, and one runs at a time: ask again later", "busy")
     if isinstance(error, DivergenceError):
-        return Refused(409, mask(str(error)), "diverged", _NEVER_AGAIN)
+        return Refused(409, told(str(error)), "diverged", _NEVER_AGAIN)
     if isinstance(error, ConfigError):
-        return Refused(400, mask(str(error)))
-    said = mask(f"{type(error).__name__}: {error}")
+        return Refused(400, told(str(error)))
+    said = told(f"{type(error).__name__}: {error}")
     if isinstance(error, ProviderError) and error.kind in _LATER:
         after = {"Retry-After": str(max(1, math.ceil(error.retry_after_s or 1)))}
         return Refused(503, said, error.kind, {**after, **_NEVER_AGAIN})
@@ -92,5 +93,5 @@ async def refused(request: Request, error: Exception) -> JSONResponse:
         message = f"there is nothing at this address; there is: {there}"
     server = "server_error" if error.status_code >= 500 else "invalid_request_error"
     kind = _TYPES.get(error.status_code, server)
-    told = {"message": message, "type": kind, "param": None, "code": code, **getattr(error, "more", {})}
-    return JSONResponse({"error": told}, error.status_code, error.headers)
+    body = {"message": told(message), "type": kind, "param": None, "code": code, **getattr(error, "more", {})}
+    return JSONResponse({"error": body}, error.status_code, error.headers)

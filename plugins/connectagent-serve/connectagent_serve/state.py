@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from ag_ui.core import BaseEvent, StateDeltaEvent, StateSnapshotEvent
-from pydantic_core import to_jsonable_python
 
-from connectagent import Agent, ConfigError, TraceEntry, mask, on_trace
+from connectagent import Agent, ConfigError, TraceEntry, on_trace
 from connectagent_serve.frontend import MAX_DEPTH, is_flat
 from connectagent_serve.refusals import Refused
+from connectagent_serve.told import told, whole
 
 MASK = "[masked"  # in a value that is not whole, so that it is not written back
 
@@ -47,7 +46,7 @@ class SharedState:
         values, turn = self._given.get(agent, ({}, None))
         if turn is None and entry["type"] == "resumed":
             for key in values.keys() & agent.state.keys():
-                if shown(agent.state[key]) == values[key]:
+                if told(agent.state[key]) == values[key]:
                     del agent.state[key]
 
     @on_trace
@@ -73,7 +72,7 @@ class Share:
 
     def __init__(self, shared: SharedState, session: Any, given: Any) -> None:
         self._shared, self._session = shared, session
-        self._own = _clean(given) if isinstance(given, dict) else {}
+        self._own = whole(given) if isinstance(given, dict) else {}
         brought = {key: value for key, value in self._own.items() if key in shared.keys}
         self._values = {key: value for key, value in brought.items() if MASK not in str(value)}
         self._coming: dict[str, Any] = {}  # what is written when the turn has begun, or come to where it had stopped
@@ -94,7 +93,7 @@ class Share:
         """Let what the front end has changed be written, unless it was already."""
         if self._values:
             now = self._session.state
-            for key in [key for key in self._values if key in now and shown(now[key]) == self._values[key]]:
+            for key in [key for key in self._values if key in now and told(now[key]) == self._values[key]]:
                 del self._values[key]
             self._coming = {**self._values}
             self._shared.give(self._session.agent, self._values, turn)
@@ -124,7 +123,7 @@ class Share:
         agent = self._session.taken_by
         session = None if agent is None else agent.current_session
         state = self._session.state if session is None else session["state"]
-        return {key: shown(state[key]) for key in self._shared.keys if key in state}
+        return {key: told(state[key]) for key in self._shared.keys if key in state}
 
 
 def check_state(shared: SharedState, given: Any) -> None:
@@ -135,16 +134,6 @@ def check_state(shared: SharedState, given: Any) -> None:
     """
     if shared.keys and not is_flat(given, MAX_DEPTH):
         raise Refused(400, f"state is nested too deep: at most {MAX_DEPTH} objects and lists")
-
-
-def shown(value: Any) -> Any:
-    """A value of the state as a front end may see it: as JSON, without secrets."""
-    return _clean(mask(to_jsonable_python(value, fallback=str)))
-
-
-def _clean(value: Any) -> Any:
-    """A value of JSON without halves of surrogate pairs."""
-    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _delta(before: dict[str, Any], now: dict[str, Any]) -> list[BaseEvent]:

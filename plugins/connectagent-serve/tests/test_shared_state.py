@@ -111,7 +111,7 @@ def test_values_that_go_no_further(co_dir: Path) -> None:
         front.messages = [{"id": "1", "role": "user", "content": "Hi"}]
         assert "nested too deep" in front.refused(state={"draft": deep})
         assert told(front.run(state={"own": "half \ud800", "draft": "half \ud800"})) == "Done."
-        assert front.state == {"own": "half ?", "draft": "half ?"}
+        assert front.state == {"own": "half \ufffd", "draft": "half \ufffd"}
     for wrong in ("draft", ["temp:draft"], [""], [5]):
         with pytest.raises(ConfigError, match="shared_state"):
             app_of(writer(), shared_state=wrong)  # type: ignore[arg-type]
