@@ -174,8 +174,14 @@ OF_THE_MODEL = ("before_llm", "after_llm", ">llm", "<llm", "+llm_call", "before_
 
 
 def own_part(log: list[str]) -> list[str]:
-    """What is left where no model is asked."""
-    return [line for line in log if not line.startswith(OF_THE_MODEL)]
+    """What is left where no model is asked: handlers of `before_tools` are asked about each call by itself."""
+    left: list[str] = []
+    for line in log:
+        if line.startswith("before_each_tool"):
+            left.append(f"before_tools [{line.split()[1]}]")
+        if not line.startswith(OF_THE_MODEL):
+            left.append(line)
+    return left
 
 
 def function_of(decision: Decision) -> Callable[[Agent], str]:

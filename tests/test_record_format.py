@@ -374,7 +374,7 @@ def pauses_of_other_kinds() -> None:
             raise Pause("sure?")
 
         handlers = {"llm": [end, before_llm(ask)], "tools": [ask_about_round], "tool": []}[place]
-        before = [call("work", x=1)] if place == "tool" else []  # it has its result while the other call waits
+        before = [] if place == "llm" else [call("work", x=1)]  # which may have its result while the other call waits
         calls, handlers = [*before, call("ask")], [value, *handlers]
         one = agent(f"pauses_{place}", [work, ask], calls, "Done.", on_events=handlers, parallel_tools=2)
         with pytest.raises(Paused):

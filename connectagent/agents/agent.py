@@ -130,7 +130,6 @@ class Agent(Repeatable):
         self.max_iterations = _limit(overrides.get("max_iterations", max_iterations))
         self.parallel_tools, self.streaming = _limit(parallel_tools, "parallel_tools"), stream or "stream" in overrides
         self._executed = 0
-        self._shown = None
         self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.boundary = Boundary(self, announce, warn_only=plugin_errors == "warn", dry_runs=DryRuns())

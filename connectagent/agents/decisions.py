@@ -49,11 +49,16 @@ class Decision(NamedTuple):
         name, given = ("reject", reject) if reject is not None else ("answer", answer)
         if given is None:
             return cls({}, wait)
-        if isinstance(given, dict) and len(given) == 1 and wait is None and WAIT_OF in str(next(iter(given))):
-            wait, given = next(iter(given.items()))
-        if isinstance(given, tuple) and len(given) == 2 and wait is None and WAIT_OF in str(given[0]):
-            wait, given = given
-        return cls({name: given}, wait)
+        named = None if wait is not None else _named(given)
+        return cls({name: given}, wait) if named is None else cls({name: named[1]}, named[0])
+
+
+def _named(given: Any) -> tuple[str, Any] | None:
+    """The id of what waits and the decision, if they are given together, as a dict of one item or a pair."""
+    pair = next(iter(given.items())) if isinstance(given, dict) and len(given) == 1 else given
+    if isinstance(pair, tuple) and len(pair) == 2 and WAIT_OF in str(pair[0]):
+        return pair
+    return None
 
 
 def decided(journal: Journal, decision: Decision, status: str | None, fork: bool) -> TraceEntry | None:

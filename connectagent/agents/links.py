@@ -41,7 +41,7 @@ class Links(Node):
     listener: Any = None  # who streams this agent's next turn
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
-    _shown: ShownWait | None  # what `resume(record)` has shown, and `resume(approve=...)` is about
+    _shown: ShownWait | None = None  # what `resume(record)` has shown, and `resume(approve=...)` is about
     form: Any = None  # of results; None for text
     closed = False
     last_usage: TokenUsage | None

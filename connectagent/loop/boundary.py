@@ -196,8 +196,7 @@ class Boundary:
                 decided = error is expected or _is_decision(error, handler)
                 edited = self._take_changes(handler, arguments, before, decided)
                 if error is not expected:
-                    if isinstance(error, Exception) and isinstance(expected, Exception):
-                        keep_original(error, expected)
+                    keep_original(error, expected)
                     self._blame_raised(error, handler, since, decided)
                 raise
             else:

@@ -51,8 +51,13 @@ def handling(original: BaseException, originals: Originals) -> Iterator[None]:
         raise
 
 
-def keep_original(raised: BaseException, original: BaseException) -> None:
-    """Make an error the context of one that was raised while it was handled, as Python does in an `except` block."""
+def keep_original(raised: BaseException, original: BaseException | None) -> None:
+    """Make an error the context of one that was raised while it was handled, as Python does in an `except` block.
+
+    Interrupts and pauses say how the turn goes on, and hide nothing.
+    """
+    if not isinstance(raised, Exception) or not isinstance(original, Exception):
+        return
     if _is_among(raised, _chain(original)):
         return
     is_shown = _is_among(original, _seen(raised))

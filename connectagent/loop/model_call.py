@@ -220,21 +220,28 @@ class Call(Choice):
         self.noted |= {"model": llm.model, "provider": getattr(llm, "provider", None)}
         self.sent = {"model": name or llm.model, "tools": tools, "options": options and shown_options(options)}
         self.sent["output"] = form and form.sent_to(llm)
-        if conversation is None:
-            self.sent["messages"] = clone(list(self.messages))
-        else:
+        if conversation is not None:
             self.sent["names"] = names
-            if request.messages is not conversation.session["messages"]:
-                self.sent["edited"] = clone(difference(self.messages, conversation.snapshot.originals))
-        if turn.log.recording:
-            edited = self.messages if conversation is None or "edited" in self.sent else None
-            self.noted["digest"] = sent_digest(self.sent, edited, conversation)
+        self._note_messages()
         ask = llm.complete if self._is_plain else partial(self.send, llm)
         try:
             return ask(self.messages, tools or None)
         finally:
             if form is not None:  # the endpoint may have refused the schema, so that it was asked in words
                 self.sent["output"] = form.sent_to(llm)
+
+    def _note_messages(self) -> None:
+        """Note the messages that are sent: all of them, or as what differs from the conversation."""
+        conversation = self.conversation
+        edited: list[Message] | None = self.messages
+        if conversation is None:
+            self.sent["messages"] = clone(list(self.messages))
+        elif self.request.messages is not conversation.session["messages"]:
+            self.sent["edited"] = clone(difference(self.messages, conversation.snapshot.originals))
+        else:
+            edited = None
+        if self.turn.log.recording:
+            self.noted["digest"] = sent_digest(self.sent, edited, conversation)
 
     def _tools_for(self, llm: Any, name: str | None) -> tuple[list[str], list[dict[str, Any]]]:
         """The tools of a request that handlers edited, or whose model has refused the schemas of some."""

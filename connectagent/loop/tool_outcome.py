@@ -141,12 +141,20 @@ class ToolOutcome:
         self.call.approved = own is not None and past.is_approved(own)
         if self.call.approved or waits[0] != own:
             return False
-        if "reject" in decided[0]:
-            raise self.turn.rejection(str(decided[0]["reject"]))
-        if "answer" in decided[0]:
-            entry.update(status="stand_in", result=result_content(from_stored(decided[0]["answer"])), by=RESUMED)
-            return True
-        return False
+        return self._takes_decision(decided[0], entry)
+
+    def _takes_decision(self, decision: TraceEntry, entry: TraceEntry) -> bool:
+        """Take a person's decision about the tool itself; whether it is an answer in place of the tool.
+
+        Raises:
+            ToolRejected: the person refuses.
+        """
+        if "reject" in decision:
+            raise self.turn.rejection(str(decision["reject"]))
+        if "answer" not in decision:
+            return False
+        entry.update(status="stand_in", result=result_content(from_stored(decision["answer"])), by=RESUMED)
+        return True
 
     def _cut_off(self, id: str, past: Journal) -> ToolRejected:
         """The rejection of a call that the process did not finish; applies what it had changed."""

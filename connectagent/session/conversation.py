@@ -411,10 +411,7 @@ class Conversation:
         if are_others:
             self._running.settle()
         if request is not None and request.messages is not own:
-            if are_others:
-                request.messages = [one for one in clone(list(request.messages)) if message_problem(one) is None]
-            request.messages = sendable(request.messages)
-            return request.messages
+            return _own_messages(request, are_others)
         messages = snapshot.copy["messages"]
         says_something = messages and messages[-1]["role"] != "assistant"  # if it is valid: a result has its call
         if (request is None or says_something) and (
@@ -444,3 +441,17 @@ class Conversation:
                 self.trace({"type": "mended", "messages_before": before, "messages": snapshot.valid}, settled=True)
         if request is not None and says_nothing(snapshot.copy["messages"]):
             request.messages = sendable(clone(snapshot.copy["messages"]))  # it was emptied again meanwhile
+
+
+def _own_messages(request: LLMRequest, are_others: bool) -> list[Message]:
+    """The messages of a request that handlers gave other ones, as they may be sent.
+
+    Args:
+        request: the request, which has them afterwards.
+        are_others: whether threads may change them at any moment.
+    """
+    messages = request.messages
+    if are_others:
+        messages = [one for one in clone(list(messages)) if message_problem(one) is None]
+    request.messages = sendable(messages)
+    return request.messages
