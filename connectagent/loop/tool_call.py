@@ -182,7 +182,8 @@ class ToolRun(ToolOutcome):
                 return None
             if tool is None:
                 raise turn.agent.tools.missing(call.name)
-            refuse_unfit(call)
+            if call.error or call.misfit is not None:
+                refuse_unfit(call)
             turn.began(id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
             with turn.frame.inside(id, call):
                 if "around_tool" in turn.host.active:
