@@ -246,7 +246,7 @@ def _check_own_names(handlers: list[Handler]) -> None:
     found: dict[str, Any] = {}
     for handler in handlers:
         thing = handler.thing
-        if handler.builtin or is_function(thing) or getattr(thing, "name", None) != handler.plugin:
+        if handler.builtin or handler.shadowed or is_function(thing) or getattr(thing, "name", None) != handler.plugin:
             continue
         if found.setdefault(normalized(handler.plugin), thing) is not thing:
             raise PluginError(
