@@ -263,10 +263,10 @@ class Conversation:
             return
         if not settled:
             self._settle()
-        if self._running.pending:
-            self._running.announce_pending()
         if since is not None and self.announced > since:  # threads may have changed something just now
             entry["entries_since_request"] = self.announced - since
+        if self._running.pending:
+            self._running.announce_pending()
         self._emit([(entry, self._add(entry, at))])
 
     def trace_quietly(self, entry: TraceEntry) -> None:
