@@ -121,6 +121,11 @@ def do_end(agent: Any) -> str:
     return "last"
 
 
+def do_ask(agent: Any) -> str:
+    """Have another tool run."""
+    return str(agent.execute_tool("do_work", {"x": "13"})["result"])
+
+
 def do_picture() -> list[Any]:
     """Draw."""
     return ["A dot:", Image(_PNG)]
@@ -132,7 +137,7 @@ def do_login(password: str) -> str:
 
 
 _failed: WeakSet[Any] = WeakSet()
-TOOLS = (do_work, do_fail, do_fail_once, do_end, do_picture, do_login)
+TOOLS = (do_work, do_fail, do_fail_once, do_end, do_ask, do_picture, do_login)
 RAN: list[int] = []
 """The `x` of each time that the body of `do_work` has run."""
 OTHERS: dict[str, Any] = {name: {"kept": 1} for name in ("theirs", "approve", "memory", "reflect", "artifacts")}
@@ -169,6 +174,19 @@ def _pause(agent: Any) -> None:
     raise Pause("may it?")
 
 
+def _edit_round(agent: Any) -> None:
+    for pending in agent.session["pending_tools"]:
+        pending["arguments"] = {"x": "14"}
+
+
+def _edit_call(agent: Any) -> None:
+    agent.session["pending_tool"]["arguments"] = {"x": 15.0}
+
+
+def _misspell_call(agent: Any) -> None:
+    agent.session["pending_tool"]["arguments"] = {"x": "many"}
+
+
 def _work() -> ToolCall:
     return call("do_work", x=1)
 
@@ -176,6 +194,15 @@ def _work() -> ToolCall:
 def _thoughts() -> LLMResponse:
     thoughts = [{"signature": "c2ln"}]
     return LLMResponse("Hm.", [_work()], provider_data={"provider": "scripted", "thoughts": thoughts})
+
+
+def _misspelt() -> ToolCall:
+    return call("do_work", x="many")
+
+
+def _refusal() -> ModelFailure:
+    """A provider that does not take an image."""
+    return ModelFailure("Could not process image", kind="bad_request", provider="scripted", status=400)
 
 
 def _two() -> dict[str, Any]:
@@ -249,6 +276,9 @@ _PLAIN = [
     Path("the end in a tool", _script([("do_end", {}), _work])),
     Path("the limit", _script(_work, _work, _work), limit=2),
     Path("an image in the prompt", _script(_work, "Done."), prompt=["What is it?", Image(_PNG)]),
+    Path("a call that a tool makes", _script([("do_ask", {})], "Done.")),
+    Path("an image that is refused", _script([("do_picture", {})], _refusal, "Done.")),
+    Path("an image that is refused twice", _script([("do_picture", {})], _refusal, _refusal)),
     Path("an image as a result", _script([("do_picture", {}), _work], "Done.")),
     Path("an answer with thoughts", _script(_thoughts, "Done.")),
     Path("a secret", _script(("do_login", {"password": SECRET}), f"It is {SECRET}."), prompt=f"My key is {SECRET}."),
@@ -265,6 +295,10 @@ _PAUSES = [
 _DECIDED = [
     Path("a rejected call", _script(WORK, "Done."), _does("before_each_tool", _reject)),
     Path("a rejected round", _script(WORK, "Done."), _does("before_tools", _reject)),
+    Path("a round that is edited", _script(WORK, "Done."), _does("before_tools", _edit_round)),
+    Path("arguments that are repaired", _script(_misspelt, "Done."), _does("before_tools", _edit_round)),
+    Path("a call that is edited", _script(WORK, "Done."), _does("before_each_tool", _edit_call)),
+    Path("a call that does not fit any more", _script(_work, "Done."), _does("before_each_tool", _misspell_call)),
     Path("a stand-in for a tool", _script(_work, "Done."), _gives("before_each_tool", 0)),
     Path("a stand-in for the model", _script("Done."), _gives("before_llm", "Done.")),
     Path(
