@@ -244,7 +244,7 @@ class Service:
             if self.token is not None and not open_to_all:
                 scheme, _, given = request.headers.get("authorization", "").partition(" ")
                 if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
-                    needed = "a bearer token is needed, the server's: the header Authorization: Bearer TOKEN"
+                    needed = "the server's token is needed, as 'Bearer TOKEN' in the header Authorization"
                     raise Refused(401, needed, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
             try:
                 return await endpoint(request)

@@ -410,13 +410,13 @@ def test_a_body_of_any_bytes_is_refused(co_dir: Path) -> None:
         assert reply.status_code == 400, reply.text
 
 
-def test_half_a_surrogate_pair_that_a_model_writes_is_sent(co_dir: Path) -> None:
+def test_half_a_surrogate_pair_that_a_model_writes_is_replaced_as_in_records(co_dir: Path) -> None:
     ask = Client(app_of(agent_with(*["\ud800 x"] * 4)))
-    assert ask("POST", "/sessions/s/turns", {"prompt": "Hi"}).json()["result"] == "\ud800 x"
+    assert ask("POST", "/sessions/s/turns", {"prompt": "Hi"}).json()["result"] == "\ufffd x"
     told = ask("POST", "/v1/chat/completions", said("Hi"))
-    assert told.json()["choices"][0]["message"]["content"] == "\ud800 x"
-    assert "\\ud800 x" in ask("POST", "/v1/chat/completions", {**said("Hi"), "stream": True}).text
-    assert texts(ask("POST", "/agui", run("Hi"))) == ["? x"]
+    assert told.json()["choices"][0]["message"]["content"] == "\ufffd x"
+    assert "\\ufffd x" in ask("POST", "/v1/chat/completions", {**said("Hi"), "stream": True}).text
+    assert texts(ask("POST", "/agui", run("Hi"))) == ["\ufffd x"]
 
 
 def test_only_a_decision_decides(co_dir: Path) -> None:
