@@ -590,7 +590,7 @@ def test_an_exception_reaches_the_caller_and_names_the_callback(slot: str) -> No
     with pytest.raises(RuntimeError, match="mine") as caught:
         run_of(slot, callback)
     named = f"callback' ({__file__}:{callback.__code__.co_firstlineno}), of plugin 'adk'"
-    assert sum(named in note for note in caught.value.__notes__) == 1  # another note has the error that it was to handle
+    assert sum(named in note for note in caught.value.__notes__) == 1  # another one has the error to handle
 
 
 @pytest.mark.parametrize("slot", ["before_agent_callback", "after_agent_callback", "before_model_callback",
