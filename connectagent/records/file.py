@@ -117,19 +117,23 @@ class RecordFile:
         self.elsewhere: Kept | None = None  # the store that has it too
 
     def append(self, data: bytes) -> None:
+        """Write lines. Those that cannot be written wait, and are written before the next ones.
+
+        Raises:
+            OSError: they cannot be written.
+            SessionBusy: another agent has written to the file.
+        """
         if os.getpid() != self.process:
             return  # a fork inside a turn: the file is the parent's
-        if self._open_file is None or self._open_file.closed:
-            self.open()
-        assert self._open_file is not None
-        position, queued = self.pending
-        fd = self._open_file.fileno()
-        status = os.fstat(fd)
-        size = status.st_size
-        if size > position + len(queued):  # where locks are not shared, as between two mounts
-            raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
         data = data if self.first is None else self.first() + data
-        pending = (position if queued else size, queued + data)
+        try:
+            fd, status = self._opened()
+        except OSError:
+            position, queued = self.pending
+            self.pending, self.first = (position, queued + data), None
+            raise
+        position, queued = self.pending
+        pending = (position if queued else status.st_size, queued + data)
         try:
             self.pending, self.first = pending, None  # no Ctrl-C comes between
             self._flush(fd, status)
@@ -137,6 +141,38 @@ class RecordFile:
             self.pending, self.first = pending, None
             self._flush(fd)
             raise
+
+    def _opened(self) -> tuple[int, os.stat_result]:
+        """The open file, and what it is now."""
+        if self._open_file is None or self._open_file.closed:
+            self.open()
+        assert self._open_file is not None
+        position, queued = self.pending
+        fd = self._open_file.fileno()
+        status = os.fstat(fd)
+        if status.st_size > position + len(queued):  # where locks are not shared, as between two mounts
+            raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
+        return fd, status
+
+    def complete(self) -> None:
+        """Write the lines that wait.
+
+        Raises:
+            OSError: they cannot be written yet.
+            SessionBusy: another agent has written to the file.
+        """
+        if self.pending[1]:
+            self._flush(*self._opened())
+
+    def replace_waiting(self, waited: int, data: bytes) -> None:
+        """Let other lines wait in place of the last ones that could not be written.
+
+        Args:
+            waited: how many bytes waited before those.
+            data: the lines.
+        """
+        position, queued = self.pending
+        self.pending = (position, queued[:waited] + data)
 
     def begin(self, head: bytes) -> None:
         """Begin with this head in place of what the file has."""
@@ -162,10 +198,10 @@ class RecordFile:
             if not lock_to_write(file.fileno()):
                 raise OSError(errno.EAGAIN, "another agent is writing it", str(self.path))
             if self._whole:
-                self._refuse_others(os.fstat(file.fileno()).st_size)
+                self._refuse_others(file.fileno())
             else:
                 _drop_torn_line(file.fileno())
-                self.pending = (os.fstat(file.fileno()).st_size, b"")
+                self.pending = (os.fstat(file.fileno()).st_size, self.pending[1])
             self._open_file, self._whole = file, True
         except BaseException:
             file.close()
@@ -176,10 +212,11 @@ class RecordFile:
         assert self._open_file is not None
         self.pending, self.elsewhere = (os.fstat(self._open_file.fileno()).st_size, b""), elsewhere
 
-    def _refuse_others(self, size: int) -> None:
-        """Refuse a file that is longer than this process left it: another process has continued the session."""
+    def _refuse_others(self, fd: int) -> None:
+        """Refuse a file that is not as this process left it: another process has continued the session."""
         position, queued = self.pending
-        if size > position + len(queued):
+        more = os.fstat(fd).st_size - position
+        if more > len(queued) or (more > 0 and read_at(fd, more, position) != queued[:more]):
             raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
         if self.elsewhere is not None and self.elsewhere.size() != position:
             raise OSError(errno.ESTALE, "another machine has gone on with it", str(self.path))
@@ -209,8 +246,17 @@ class RecordFile:
                 raise OSError(error.errno, error.strerror, str(self.path)) from None
             status = None
         if self._synced:
-            to_disk(fd)
+            self._sync(fd, position)
         self.pending = (position + len(data), b"")
+
+    def _sync(self, fd: int, position: int) -> None:
+        """Bring the file to the disk. Lines that do not get there are written again: a later sync would not tell."""
+        try:
+            to_disk(fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, position)
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def give_up(self) -> None:
         """Rename the file: what follows is not recorded."""
