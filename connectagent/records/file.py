@@ -111,6 +111,7 @@ class RecordFile:
         self.process = os.getpid()
         self._synced = synced
         self.pending = (0, head)  # the position, and the data that may not be in the file yet
+        self._torn = b""  # of which a failed write may have left a beginning in the file
         self._whole = bool(head)  # else the file's last line may be torn
         self._open_file: FileIO | None = None
         self.kept = False  # whether it stays open and locked between writes: see `Held`
@@ -150,7 +151,7 @@ class RecordFile:
         position, queued = self.pending
         fd = self._open_file.fileno()
         status = os.fstat(fd)
-        if status.st_size > position + len(queued):  # where locks are not shared, as between two mounts
+        if status.st_size > position + len(self._torn or queued):  # where locks are not shared, as between two mounts
             raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
         return fd, status
 
@@ -173,6 +174,16 @@ class RecordFile:
         """
         position, queued = self.pending
         self.pending = (position, queued[:waited] + data)
+
+    def forget(self, waited: int, first: Callable[[], bytes] | None) -> None:
+        """Let the last lines, which could not be written, not wait.
+
+        Args:
+            waited: how many bytes waited before those.
+            first: `first` as it was before those.
+        """
+        self.replace_waiting(waited, b"")
+        self.first = first
 
     def begin(self, head: bytes) -> None:
         """Begin with this head in place of what the file has."""
@@ -216,7 +227,8 @@ class RecordFile:
         """Refuse a file that is not as this process left it: another process has continued the session."""
         position, queued = self.pending
         more = os.fstat(fd).st_size - position
-        if more > len(queued) or (more > 0 and read_at(fd, more, position) != queued[:more]):
+        ours = self._torn or queued
+        if more > len(ours) or (more > 0 and read_at(fd, more, position) != ours[:more]):
             raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
         if self.elsewhere is not None and self.elsewhere.size() != position:
             raise OSError(errno.ESTALE, "another machine has gone on with it", str(self.path))
@@ -224,6 +236,9 @@ class RecordFile:
     def _flush(self, fd: int, status: os.stat_result | None = None) -> None:
         """Write what is pending; `status`: of the file now, if it is known. Each system call lets other threads in."""
         position, data = self.pending
+        if self._torn:
+            os.ftruncate(fd, position)
+            self._torn, status = b"", None
         if self.elsewhere is not None and data:
             self.elsewhere.append(position, data)
         left = len(data) + 1
@@ -241,22 +256,23 @@ class RecordFile:
                 if os.write(fd, rest) == len(rest):
                     break
             except OSError as error:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(fd, position)  # no torn line is left
-                raise OSError(error.errno, error.strerror, str(self.path)) from None
+                raise self._untorn(fd, error) from None
             status = None
         if self._synced:
-            self._sync(fd, position)
+            try:
+                to_disk(fd)
+            except OSError as error:  # what does not get there is written again: a later sync would not tell
+                raise self._untorn(fd, error) from None
         self.pending = (position + len(data), b"")
 
-    def _sync(self, fd: int, position: int) -> None:
-        """Bring the file to the disk. Lines that do not get there are written again: a later sync would not tell."""
+    def _untorn(self, fd: int, error: OSError) -> OSError:
+        """Remove what a failed write has left in the file, now or with the next write; the error to raise."""
+        position, data = self.pending
         try:
-            to_disk(fd)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(fd, position)
-            raise OSError(error.errno, error.strerror, str(self.path)) from None
+            os.ftruncate(fd, position)
+        except OSError:
+            self._torn = data
+        return OSError(error.errno, error.strerror, str(self.path))
 
     def give_up(self) -> None:
         """Rename the file: what follows is not recorded."""

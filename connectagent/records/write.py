@@ -210,11 +210,12 @@ class RecordLog(MemoryLog):
 
     def append(self, line: TraceEntry) -> None:
         with self._lock:
-            super().append(line)
-            if self._lost is not None and line["type"] == BEGAN:  # who catches all went on
+            begins = line["type"] == BEGAN
+            if begins and self._lost is not None:  # who catches all went on
                 if self._turn is not None:
                     raise self._stops(self._lost)
                 self._recover()
+            super().append(line)
             if self._failed:
                 return
             if self._withheld:
@@ -224,8 +225,15 @@ class RecordLog(MemoryLog):
                 self._append_between(line, text)
                 return
             before = self._file and self._file.pending
+            first = self._file and self._file.first
             try:
                 self._write(text)
+            except Unrecorded:
+                if begins:  # it has not begun, so that nobody takes it for one that may have run
+                    self._lines.pop()
+                    if self._file is not None and self.has_waiting and before is not None:
+                        self._file.forget(len(before[1]), first)
+                raise
             finally:  # Ctrl-C may come before the line is in the file: then it does not count
                 if self._file is None or self._file.pending is not before:
                     self._turn.count(self._agent, line)
