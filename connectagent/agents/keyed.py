@@ -35,6 +35,7 @@ from connectagent.settings.tracebacks import with_short_tracebacks
 
 if TYPE_CHECKING:
     from connectagent.agents.awaited import AsyncEvents
+    from connectagent.records.write import RecordLog
 
 
 class _Recorded(NamedTuple):
@@ -298,7 +299,7 @@ class KeyedSession:
 
     def _lock_record(self) -> Held:
         if self._agent is not None:
-            held = self._lock_own()
+            held = self._lock_own(self._agent.log)
             if held is not None:
                 return held
             self._agent.log.leave()  # what this process knows of the open turn is not all
@@ -316,16 +317,15 @@ class KeyedSession:
             why = f"{error.strerror}; CONNECTAGENT_DIR can name another folder"
             raise OSError(error.errno, why, error.filename) from None
 
-    def _lock_own(self) -> Held | None:
+    def _lock_own(self, log: RecordLog) -> Held | None:
         """Lock the record as this process has left it; None where it has not, or another process has gone on with it.
 
         Raises:
             OSError: lines of the last turn wait, and cannot be written yet.
         """
-        log = self._agent.log
         had_waiting = log.has_waiting
         try:
-            held: Held | None = log.hold()
+            held = log.hold()
         except OSError as error:  # another process has gone on with it, or it was removed
             if had_waiting and error.errno not in (errno.ESTALE, errno.ENOENT):
                 raise

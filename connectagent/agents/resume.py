@@ -22,7 +22,9 @@ from connectagent.loop.run import take_root_turn
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
+from connectagent.records.incomplete import lost_behind
 from connectagent.records.own import decision_mark, journal_of
+from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
 from connectagent.records.write import ResumedFrom
 from connectagent.session.history import as_session
@@ -122,6 +124,10 @@ def reopen(
         given = None if begun is None else _given_again(agent, begun, decision.form)
         take_record(agent, session, journal, path, at, fork, held)
         entry = resumed_entry(agent, session, path)
+    if at is None and (lost := lost_behind(path, session)):
+        entry["not_recorded_from"] = lost
+        why = "as the disk was full or failed: what was done then is not known"
+        tell(f"{path} is not recorded from turn {lost} on, {why}")
     entry |= {"decided": decision.value} if line is not None else {}
     if session.open is None or given is None:
         agent.conversation.trace(entry)

@@ -116,6 +116,7 @@ class RecordFile:
         self._open_file: FileIO | None = None
         self.kept = False  # whether it stays open and locked between writes: see `Held`
         self.elsewhere: Kept | None = None  # the store that has it too
+        self.behind: OSError | None = None  # why the file lacks lines that the store has: it gets them when it is held
 
     def append(self, data: bytes) -> None:
         """Write lines. Those that cannot be written wait, and are written before the next ones.
@@ -134,7 +135,8 @@ class RecordFile:
             self.pending, self.first = (position, queued + data), None
             raise
         position, queued = self.pending
-        pending = (position if queued else status.st_size, queued + data)
+        at_end = not queued and self.behind is None
+        pending = (status.st_size if at_end else position, queued + data)
         try:
             self.pending, self.first = pending, None  # no Ctrl-C comes between
             self._flush(fd, status)
@@ -236,11 +238,22 @@ class RecordFile:
     def _flush(self, fd: int, status: os.stat_result | None = None) -> None:
         """Write what is pending; `status`: of the file now, if it is known. Each system call lets other threads in."""
         position, data = self.pending
+        if self.elsewhere is None:
+            self._to_file(fd, status)
+        elif data:
+            self.elsewhere.append(position, data)
+            try:
+                if self.behind is None:
+                    self._to_file(fd, status)
+            except OSError as error:  # nothing is lost
+                self.behind = error
+        self.pending = (position + len(data), b"")
+
+    def _to_file(self, fd: int, status: os.stat_result | None) -> None:
+        position, data = self.pending
         if self._torn:
             os.ftruncate(fd, position)
             self._torn, status = b"", None
-        if self.elsewhere is not None and data:
-            self.elsewhere.append(position, data)
         left = len(data) + 1
         while True:
             status = status or os.fstat(fd)
@@ -263,7 +276,6 @@ class RecordFile:
                 to_disk(fd)
             except OSError as error:  # what does not get there is written again: a later sync would not tell
                 raise self._untorn(fd, error) from None
-        self.pending = (position + len(data), b"")
 
     def _untorn(self, fd: int, error: OSError) -> OSError:
         """Remove what a failed write has left in the file, now or with the next write; the error to raise."""

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from connectagent.records.file import INCOMPLETE, hold
-from connectagent.records.history import UNRECORDED, Part, parts_of
+from connectagent.records.history import UNRECORDED, Part, RecordedSession, parts_of
 from connectagent.records.locks import owner
 from connectagent.records.paths import size_of
 from connectagent.records.read import read_record, refuse_odd
@@ -47,6 +47,16 @@ def take_incomplete(record: Path) -> str | None:
             held.close()
         return _told(last)
     return None
+
+
+def lost_behind(path: Path, session: RecordedSession) -> int | None:
+    """The first turn of which a record lacks each line, as the disk was full; None where nobody can tell.
+
+    Args:
+        path: the record.
+        session: what it has; its last turn has ended, else nobody goes on with it.
+    """
+    return session.own.history.turn + 1 if path.name.endswith(INCOMPLETE) else None
 
 
 def _last_turn(path: Path) -> Part | None:

@@ -23,7 +23,7 @@ from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, Held, RecordFile, hold_file
 from connectagent.records.head import forked, header
 from connectagent.records.locks import owner
-from connectagent.records.paths import is_given_up, is_keyed, new_record, warn
+from connectagent.records.paths import is_given_up, is_keyed, new_record, tell, warn
 from connectagent.records.turn_item import TurnItem, iterations_in
 from connectagent.session.journal import (
     ABANDONED,
@@ -225,18 +225,27 @@ class RecordLog(MemoryLog):
                 self._append_between(line, text)
                 return
             before = self._file and self._file.pending
-            first = self._file and self._file.first
             try:
-                self._write(text)
-            except Unrecorded:
-                if begins:  # it has not begun, so that nobody takes it for one that may have run
-                    self._lines.pop()
-                    if self._file is not None and self.has_waiting and before is not None:
-                        self._file.forget(len(before[1]), first)
-                raise
+                if begins:
+                    self._write_beginning(text)
+                else:
+                    self._write(text)
             finally:  # Ctrl-C may come before the line is in the file: then it does not count
                 if self._file is None or self._file.pending is not before:
                     self._turn.count(self._agent, line)
+
+    def _write_beginning(self, text: str) -> None:
+        """Write that an operation begins. If that fails it has not begun, and is not in doubt: no line of it waits."""
+        file = self._file
+        waited = 0 if file is None else len(file.pending[1])
+        first = None if file is None else file.first
+        try:
+            self._write(text)
+        except Unrecorded:
+            self._lines.pop()
+            if file is not None and self.has_waiting:
+                file.forget(waited, first)
+            raise
 
     def _append_between(self, line: TraceEntry, text: str) -> None:
         """Add a line between turns, of a tool that the program executed or of what it changed."""
@@ -284,7 +293,7 @@ class RecordLog(MemoryLog):
         """
         if self._file is not None and self._file.process != os.getpid():
             self._file = None  # a fork: it is the parent's
-        if self._file is None or self._failed:
+        if self._file is None or self._failed or self._file.behind is not None:
             return None
         held = hold_file(self._file)
         try:
@@ -357,7 +366,11 @@ class RecordLog(MemoryLog):
         try:
             if self._file is None:
                 self._file = looking_once(self._begin_file)  # between turns too
+            was_behind = self._file.behind
             self._file.append(text.encode("utf-8", "replace"))
+            if self._file.behind is not None and was_behind is None:
+                why = f"{self._file.path} cannot be written: {self._file.behind}"
+                tell(f"{why}; the store has the session, and the file gets it later")
         except Exception as error:
             self._fails(error)
 
