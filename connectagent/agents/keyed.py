@@ -105,6 +105,7 @@ class KeyedSession:
             DivergenceError: that turn was begun with another prompt, or was given up; it says what is accepted.
             ConfigError: the turns before that number have not ended.
             Paused: a call in it waits for a person; `resume()` decides.
+            OSError: its record cannot be written; the same call goes on with it once that is over.
             Exception: what `Agent.input()` raises.
         """
         message, agent = user_message(prompt), self._agent or self._definition

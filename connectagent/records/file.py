@@ -135,7 +135,7 @@ class RecordFile:
             self.pending, self.first = (position, queued + data), None
             raise
         position, queued = self.pending
-        at_end = not queued and self.behind is None
+        at_end = not (queued or self._torn or self.behind)
         pending = (status.st_size if at_end else position, queued + data)
         try:
             self.pending, self.first = pending, None  # no Ctrl-C comes between
@@ -164,7 +164,7 @@ class RecordFile:
             OSError: they cannot be written yet.
             SessionBusy: another agent has written to the file.
         """
-        if self.pending[1]:
+        if self.pending[1] or self._torn:
             self._flush(*self._opened())
 
     def replace_waiting(self, waited: int, data: bytes) -> None:
@@ -252,8 +252,12 @@ class RecordFile:
     def _to_file(self, fd: int, status: os.stat_result | None) -> None:
         position, data = self.pending
         if self._torn:
-            os.ftruncate(fd, position)
-            self._torn, status = b"", None
+            try:
+                os.ftruncate(fd, position)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+            self._torn = b""
+            status = None
         left = len(data) + 1
         while True:
             status = status or os.fstat(fd)
