@@ -230,6 +230,38 @@ def test_a_session_goes_on_when_the_disk_is_back(way: str, kept: str, once: bool
     assert faults
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_a_session_that_is_resumed_by_its_record_goes_on(once: bool, folder: Path) -> None:
+    def take(disk: Disk) -> list[Any]:
+        disk.is_back = True
+        worker().for_session("k").turn("one")
+        (record,) = Path(".co/evals").glob("*.yaml")
+        agent = worker()
+        agent.resume(record)
+        disk.is_back = False
+        results = []
+        for prompt in ("two", "three"):
+            try:
+                results.append(agent.input(prompt))
+            except OSError as error:
+                assert error.errno == disk.error and not disk.is_back
+                disk.is_back = True
+                result = agent.resume()  # of the turn before, where this one had not begun
+                results.append(result if result == f"done {prompt}" else agent.input(prompt))
+        disk.is_back = True
+        session = worker().for_session("k")
+        return [*results, *(session.turn(prompt, number=n) for n, prompt in enumerate(PROMPTS, 1))]
+
+    fresh(folder)
+    most = operations(take)
+    for at in range(1, most + 1, max(1, STEP // 8)):
+        fresh(folder)
+        with Disk(at, ERRORS[at % 3], once).used() as disk:
+            results = take(disk)
+        assert results == ["done two", "done three", "done one", "done two", "done three"], (at, disk.failed, results)
+        assert ran <= EACH, (at, disk.failed, ran - EACH)
+
+
 @before_each_tool
 def ask(agent: Agent) -> None:
     if agent.session["pending_tool"]["arguments"].get("what") == "one:a":
@@ -356,6 +388,12 @@ def test_an_incomplete_record_whose_turn_is_open_goes_on_with_the_next(
     assert again.turns == 3
     assert ran == before + Counter({what.format("three"): 1 for what in OF_ONE})
     assert "without" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("look", [lambda s: s.turns == 1, lambda s: s.begun, lambda s: s.number_for("x") == 2])
+def test_a_look_at_an_incomplete_record_sees_its_turns(look: Callable[[Any], bool]) -> None:
+    incomplete("one")
+    assert look(worker().for_session("k"))
 
 
 def test_an_incomplete_record_of_turns_that_ended_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

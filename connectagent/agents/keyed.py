@@ -187,6 +187,7 @@ class KeyedSession:
     @property
     def begun(self) -> bool:
         """Whether a turn of it has begun, on any machine with its folder or its store."""
+        self._take_incomplete()
         return size_of(self.record) > 0 or (self._store is not None and self._store.size() > 0)
 
     @property
@@ -306,8 +307,7 @@ class KeyedSession:
             self._agent.log.leave()  # what this process knows of the open turn is not all
         self._ended = None
         try:
-            if (told := take_incomplete(self.record)) is not None:
-                tell(f"{self!r} {told}")
+            self._take_incomplete()
             create_empty(self.record)
             return hold(self.record, self._store)
         except SessionBusy:
@@ -317,6 +317,11 @@ class KeyedSession:
                 raise
             why = f"{error.strerror}; CONNECTAGENT_DIR can name another folder"
             raise OSError(error.errno, why, error.filename) from None
+
+    def _take_incomplete(self) -> None:
+        """Go on with what an earlier version has left when the disk was full, and say once what was lost."""
+        if (told := take_incomplete(self.record)) is not None:
+            tell(f"{self!r} {told}")
 
     def _lock_own(self, log: RecordLog) -> Held | None:
         """Lock the record as this process has left it; None where it has not, or another process has gone on with it.
@@ -346,6 +351,7 @@ class KeyedSession:
         Raises:
             SessionBusy: whoever has the file has not done so yet.
         """
+        self._take_incomplete()
         if self._store is not None and self._store.is_ahead():
             try:
                 with self._held():

@@ -68,6 +68,15 @@ class MemoryLog:
         """The session's file; None where nothing is written (yet)."""
         return None
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether lines wait for a disk that is full or fails."""
+        return False
+
+    def hold(self) -> Held | None:
+        """Lock the record; None where there is none that this process can go on with."""
+        return None
+
     def lines(self) -> list[TraceEntry]:
         """The lines of the open turn, or of the one that stopped last."""
         return list(self._lines)
@@ -305,7 +314,6 @@ class RecordLog(MemoryLog):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether lines wait for a disk that is full or fails."""
         return self._lost is not None and not self._failed
 
     def _recover(self) -> None:
