@@ -214,8 +214,9 @@ def test_a_session_goes_on_when_the_disk_is_back(way: str, kept: str, once: bool
     most = operations(take_in_folder())
     assert most > 60
     faults = 0
-    for at in range(1 + most % STEP, most + 1, STEP):
-        error = ERRORS[at // STEP % 3]
+    step = min(STEP * 3 if kept == "store" else STEP, most)  # each piece of a store waits for the real disk
+    for at in range(1 + step // 2, most + 1, step):
+        error = ERRORS[at // step % 3]
         take = take_in_folder()
         with Disk(at, error, once).used() as disk:
             results = take(disk)
@@ -254,7 +255,7 @@ def test_a_session_that_is_resumed_by_its_record_goes_on(once: bool, folder: Pat
 
     fresh(folder)
     most = operations(take)
-    for at in range(1, most + 1, max(1, STEP // 8)):
+    for at in range(1, most + 1, max(1, STEP // 4)):
         fresh(folder)
         with Disk(at, ERRORS[at % 3], once).used() as disk:
             results = take(disk)
@@ -294,7 +295,7 @@ def test_a_decision_counts_once(once: bool, anew: bool, folder: Path) -> None:
 
     fresh(folder)
     most = operations(take)
-    for at in range(1 + anew + once, most + 1, max(1, STEP // 8)):
+    for at in range(1 + anew + once, most + 1, max(1, STEP // 4)):
         fresh(folder)
         with Disk(at, ERRORS[at % 3], once).used() as disk:
             assert take(disk) == ["paused", "done one", "done one"], (at, disk.failed)
