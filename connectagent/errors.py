@@ -134,7 +134,7 @@ class Diverged(BaseException):
 
 
 class Unrecorded(BaseException):
-    """A turn on its way out, as it cannot be recorded: another writer was faster, or its store failed.
+    """A turn on its way out, as it cannot be recorded: another writer was faster, or its disk or store failed.
 
     Not an Exception, so that nobody takes it for a tool's failure and goes on.
 

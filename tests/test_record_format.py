@@ -491,6 +491,22 @@ def a_turn_that_is_taken_back() -> None:
     take_back(back)
 
 
+def sessions_that_were_not_recorded_to_their_end() -> None:
+    keyed = agent("cut", [work], CALL, "Done.").for_session("k")
+    keyed.turn("Go")
+    lost = keyed.record.with_name(keyed.record.name.replace(".yaml", ".incomplete.yaml"))
+    keyed.record.rename(lost)
+    lost.write_text(lost.read_text().partition("  status: ")[0])
+    agent("cut", [work], "Next.").for_session("k").turn("Next")
+    plain = agent("lost", [], "Done.")
+    plain.input("Go")
+    assert plain.record is not None
+    lost = plain.record.rename(plain.record.with_name("lost.incomplete.yaml"))
+    other = agent("lost", [], "Next.")
+    other.resume(lost)
+    other.input("Next")
+
+
 def plugins_that_add_to_system_prompts() -> None:
     @on_agent_ready
     def adds(agent: Agent) -> None:
@@ -503,6 +519,7 @@ def plugins_that_add_to_system_prompts() -> None:
 
 SESSIONS: list[Callable[[], None]] = [
     plugins_that_add_to_system_prompts,
+    sessions_that_were_not_recorded_to_their_end,
     calls_at_once,
     ctrl_c_while_results_are_placed,
     a_session_that_begins_with_something,

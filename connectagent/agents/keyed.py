@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,9 +19,10 @@ from connectagent.errors import ConfigError, DivergenceError, SessionBusy, cut
 from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.file import INCOMPLETE, Held, hold
-from connectagent.records.history import Part, parts_of, read_session
-from connectagent.records.paths import create_empty, keyed_record, size_of
+from connectagent.records.file import Held, hold
+from connectagent.records.history import UNRECORDED, Part, parts_of, read_session
+from connectagent.records.incomplete import take_incomplete
+from connectagent.records.paths import create_empty, keyed_record, size_of, tell
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.sent import without_halves
 from connectagent.records.store import Kept, Store
@@ -33,6 +35,7 @@ from connectagent.settings.tracebacks import with_short_tracebacks
 
 if TYPE_CHECKING:
     from connectagent.agents.awaited import AsyncEvents
+    from connectagent.records.write import RecordLog
 
 
 class _Recorded(NamedTuple):
@@ -102,6 +105,7 @@ class KeyedSession:
             DivergenceError: that turn was begun with another prompt, or was given up; it says what is accepted.
             ConfigError: the turns before that number have not ended.
             Paused: a call in it waits for a person; `resume()` decides.
+            OSError: its record cannot be written; the same call goes on with it once that is over.
             Exception: what `Agent.input()` raises.
         """
         message, agent = user_message(prompt), self._agent or self._definition
@@ -183,6 +187,7 @@ class KeyedSession:
     @property
     def begun(self) -> bool:
         """Whether a turn of it has begun, on any machine with its folder or its store."""
+        self._take_incomplete()
         return size_of(self.record) > 0 or (self._store is not None and self._store.size() > 0)
 
     @property
@@ -296,16 +301,13 @@ class KeyedSession:
 
     def _lock_record(self) -> Held:
         if self._agent is not None:
-            with suppress(OSError):  # another process has gone on with it, or it was removed
-                held: Held | None = self._agent.log.hold()
-                if held is not None:
-                    return held
+            held = self._lock_own(self._agent.log)
+            if held is not None:
+                return held
             self._agent.log.leave()  # what this process knows of the open turn is not all
         self._ended = None
-        if (lost := self.record.with_name(self.record.name.removesuffix(".yaml") + INCOMPLETE)).exists():
-            then = "remove that file to take the session anew; its tools then run again"
-            raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}; {then}")
         try:
+            self._take_incomplete()
             create_empty(self.record)
             return hold(self.record, self._store)
         except SessionBusy:
@@ -315,6 +317,28 @@ class KeyedSession:
                 raise
             why = f"{error.strerror}; CONNECTAGENT_DIR can name another folder"
             raise OSError(error.errno, why, error.filename) from None
+
+    def _take_incomplete(self) -> None:
+        """Go on with what an earlier version has left when the disk was full, and say once what was lost."""
+        if (told := take_incomplete(self.record)) is not None:
+            tell(f"{self!r} {told}")
+
+    def _lock_own(self, log: RecordLog) -> Held | None:
+        """Lock the record as this process has left it; None where it has not, or another process has gone on with it.
+
+        Raises:
+            OSError: lines of the last turn wait, and cannot be written yet.
+        """
+        had_waiting = log.has_waiting
+        try:
+            held = log.hold()
+        except OSError as error:  # another process has gone on with it, or it was removed
+            if had_waiting and error.errno not in (errno.ESTALE, errno.ENOENT):
+                raise
+            return None
+        if had_waiting:
+            self._ended = None
+        return held
 
     def _latest(self) -> _Recorded:
         """What the record has; a store may be ahead of the file."""
@@ -327,6 +351,7 @@ class KeyedSession:
         Raises:
             SessionBusy: whoever has the file has not done so yet.
         """
+        self._take_incomplete()
         if self._store is not None and self._store.is_ahead():
             try:
                 with self._held():
@@ -357,6 +382,8 @@ class KeyedSession:
         return None
 
     def _result(self, part: Part, content: Any) -> str:
+        if part.last.get(UNRECORDED):
+            raise DivergenceError(f"turn {part.number} of {self!r} was given up: it {part.last.get('error')}")
         self._check_prompt(part, content)
         if part.is_open:
             raise DivergenceError(f"turn {part.number} of {self!r} was given up: its status is {part.last['status']!r}")

@@ -7,6 +7,7 @@ person's decision about a wait is written before it takes effect.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -22,9 +23,11 @@ from connectagent.loop.run import take_root_turn
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
+from connectagent.records.incomplete import lost_behind
 from connectagent.records.own import decision_mark, journal_of
+from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
-from connectagent.records.write import ResumedFrom
+from connectagent.records.write import MemoryLog, ResumedFrom
 from connectagent.session.history import as_session
 from connectagent.session.journal import BEGAN, Journal
 from connectagent.session.messages import text_of, user_message
@@ -91,7 +94,7 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, 
     if record is None:
         return _resume_here(agent, decision)
     path, at = is_record(record), parse_place(place)
-    held = None if fork else hold(path)
+    held = None if fork else _locked(agent.log, path)
     agent._shown = None
     try:
         return reopen(agent, path, at, fork, decision, held, renamed)
@@ -102,6 +105,26 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, 
     finally:
         if held is not None:
             held.close()
+
+
+def _locked(log: MemoryLog, path: Path) -> Held:
+    """Lock a record. Lines of the agent's own that could not be written are written first.
+
+    Raises:
+        SessionBusy: another agent has it.
+        OSError: it cannot be opened or written.
+    """
+    if log.has_waiting and log.path == path:
+        try:
+            held = log.hold()
+        except OSError as error:
+            if error.errno not in (errno.ESTALE, errno.ENOENT):
+                raise
+            log.leave()  # another process has gone on with it
+        else:
+            if held is not None:
+                return held
+    return hold(path)
 
 
 def reopen(
@@ -122,6 +145,10 @@ def reopen(
         given = None if begun is None else _given_again(agent, begun, decision.form)
         take_record(agent, session, journal, path, at, fork, held)
         entry = resumed_entry(agent, session, path)
+    if at is None and (lost := lost_behind(path, session)):
+        entry["not_recorded_from"] = lost
+        why = "as the disk was full or failed: what was done then is not known"
+        tell(f"{path} is not recorded from turn {lost} on, {why}")
     entry |= {"decided": decision.value} if line is not None else {}
     if session.open is None or given is None:
         agent.conversation.trace(entry)

@@ -36,6 +36,11 @@ def is_long(text: str) -> bool:
     return len(text) > LARGEST or len(_data(text)) > LARGEST
 
 
+def is_place_holder(text: str) -> bool:
+    """Whether a text looks like a blob's place holder."""
+    return _WHOLE.fullmatch(text) is not None
+
+
 def place_holder(text: str, *, kept: bool = True) -> str:
     """The place holder of a long text in the record: head, size and hash, tail.
 

@@ -12,8 +12,8 @@ from connectagent.data import TraceEntry
 from connectagent.output.masking import current
 from connectagent.output.text import describe
 from connectagent.records import yaml_lines
-from connectagent.records.blobs import LARGEST, is_long, place_holder, store_blob
-from connectagent.records.paths import data_folder, refuse_link, warn
+from connectagent.records.blobs import LARGEST, is_long, is_place_holder, place_holder, store_blob
+from connectagent.records.paths import data_folder, is_keyed, refuse_link, warn
 from connectagent.session.journal import TURN_ENDED, WITHHELD
 from connectagent.settings import enabled
 
@@ -112,6 +112,8 @@ class Encoder:
                 self._folder = folder
             store_blob(text, self._folder, synced=enabled("fsync"))
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
+            if self.record is not None and is_keyed(self.record) and not is_place_holder(text):
+                return text  # in the line itself: the record is the program's state, which is to lack nothing
             warn(self._agent, "long text", error)
             return place_holder(text, kept=False)
         return place_holder(text)

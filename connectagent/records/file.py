@@ -111,25 +111,32 @@ class RecordFile:
         self.process = os.getpid()
         self._synced = synced
         self.pending = (0, head)  # the position, and the data that may not be in the file yet
+        self._torn = b""  # of which a failed write may have left a beginning in the file
         self._whole = bool(head)  # else the file's last line may be torn
         self._open_file: FileIO | None = None
         self.kept = False  # whether it stays open and locked between writes: see `Held`
         self.elsewhere: Kept | None = None  # the store that has it too
+        self.behind: OSError | None = None  # why the file lacks lines that the store has: it gets them when it is held
 
     def append(self, data: bytes) -> None:
+        """Write lines. Those that cannot be written wait, and are written before the next ones.
+
+        Raises:
+            OSError: they cannot be written.
+            SessionBusy: another agent has written to the file.
+        """
         if os.getpid() != self.process:
             return  # a fork inside a turn: the file is the parent's
-        if self._open_file is None or self._open_file.closed:
-            self.open()
-        assert self._open_file is not None
-        position, queued = self.pending
-        fd = self._open_file.fileno()
-        status = os.fstat(fd)
-        size = status.st_size
-        if size > position + len(queued):  # where locks are not shared, as between two mounts
-            raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
         data = data if self.first is None else self.first() + data
-        pending = (position if queued else size, queued + data)
+        try:
+            fd, status = self._opened()
+        except OSError:
+            position, queued = self.pending
+            self.pending, self.first = (position, queued + data), None
+            raise
+        position, queued = self.pending
+        at_end = not (queued or self._torn or self.behind)
+        pending = (status.st_size if at_end else position, queued + data)
         try:
             self.pending, self.first = pending, None  # no Ctrl-C comes between
             self._flush(fd, status)
@@ -137,6 +144,48 @@ class RecordFile:
             self.pending, self.first = pending, None
             self._flush(fd)
             raise
+
+    def _opened(self) -> tuple[int, os.stat_result]:
+        """The open file, and what it is now."""
+        if self._open_file is None or self._open_file.closed:
+            self.open()
+        assert self._open_file is not None
+        position, queued = self.pending
+        fd = self._open_file.fileno()
+        status = os.fstat(fd)
+        if status.st_size > position + len(self._torn or queued):  # where locks are not shared, as between two mounts
+            raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
+        return fd, status
+
+    def complete(self) -> None:
+        """Write the lines that wait.
+
+        Raises:
+            OSError: they cannot be written yet.
+            SessionBusy: another agent has written to the file.
+        """
+        if self.pending[1] or self._torn:
+            self._flush(*self._opened())
+
+    def replace_waiting(self, waited: int, data: bytes) -> None:
+        """Let other lines wait in place of the last ones that could not be written.
+
+        Args:
+            waited: how many bytes waited before those.
+            data: the lines.
+        """
+        position, queued = self.pending
+        self.pending = (position, queued[:waited] + data)
+
+    def forget(self, waited: int, first: Callable[[], bytes] | None) -> None:
+        """Let the last lines, which could not be written, not wait.
+
+        Args:
+            waited: how many bytes waited before those.
+            first: `first` as it was before those.
+        """
+        self.replace_waiting(waited, b"")
+        self.first = first
 
     def begin(self, head: bytes) -> None:
         """Begin with this head in place of what the file has."""
@@ -162,10 +211,10 @@ class RecordFile:
             if not lock_to_write(file.fileno()):
                 raise OSError(errno.EAGAIN, "another agent is writing it", str(self.path))
             if self._whole:
-                self._refuse_others(os.fstat(file.fileno()).st_size)
+                self._refuse_others(file.fileno())
             else:
                 _drop_torn_line(file.fileno())
-                self.pending = (os.fstat(file.fileno()).st_size, b"")
+                self.pending = (os.fstat(file.fileno()).st_size, self.pending[1])
             self._open_file, self._whole = file, True
         except BaseException:
             file.close()
@@ -176,10 +225,12 @@ class RecordFile:
         assert self._open_file is not None
         self.pending, self.elsewhere = (os.fstat(self._open_file.fileno()).st_size, b""), elsewhere
 
-    def _refuse_others(self, size: int) -> None:
-        """Refuse a file that is longer than this process left it: another process has continued the session."""
+    def _refuse_others(self, fd: int) -> None:
+        """Refuse a file that is not as this process left it: another process has continued the session."""
         position, queued = self.pending
-        if size > position + len(queued):
+        more = os.fstat(fd).st_size - position
+        ours = self._torn or queued
+        if more > len(ours) or (more > 0 and read_at(fd, more, position) != ours[:more]):
             raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
         if self.elsewhere is not None and self.elsewhere.size() != position:
             raise OSError(errno.ESTALE, "another machine has gone on with it", str(self.path))
@@ -187,8 +238,26 @@ class RecordFile:
     def _flush(self, fd: int, status: os.stat_result | None = None) -> None:
         """Write what is pending; `status`: of the file now, if it is known. Each system call lets other threads in."""
         position, data = self.pending
-        if self.elsewhere is not None and data:
+        if self.elsewhere is None:
+            self._to_file(fd, status)
+        elif data:
             self.elsewhere.append(position, data)
+            try:
+                if self.behind is None:
+                    self._to_file(fd, status)
+            except OSError as error:  # nothing is lost
+                self.behind = error
+        self.pending = (position + len(data), b"")
+
+    def _to_file(self, fd: int, status: os.stat_result | None) -> None:
+        position, data = self.pending
+        if self._torn:
+            try:
+                os.ftruncate(fd, position)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+            self._torn = b""
+            status = None
         left = len(data) + 1
         while True:
             status = status or os.fstat(fd)
@@ -204,13 +273,22 @@ class RecordFile:
                 if os.write(fd, rest) == len(rest):
                     break
             except OSError as error:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(fd, position)  # no torn line is left
-                raise OSError(error.errno, error.strerror, str(self.path)) from None
+                raise self._untorn(fd, error) from None
             status = None
         if self._synced:
-            to_disk(fd)
-        self.pending = (position + len(data), b"")
+            try:
+                to_disk(fd)
+            except OSError as error:  # what does not get there is written again: a later sync would not tell
+                raise self._untorn(fd, error) from None
+
+    def _untorn(self, fd: int, error: OSError) -> OSError:
+        """Remove what a failed write has left in the file, now or with the next write; the error to raise."""
+        position, data = self.pending
+        try:
+            os.ftruncate(fd, position)
+        except OSError:
+            self._torn = data
+        return OSError(error.errno, error.strerror, str(self.path))
 
     def give_up(self) -> None:
         """Rename the file: what follows is not recorded."""

@@ -27,6 +27,8 @@ Kind = TypeVar("Kind", bound=History)
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
 """The statuses of turns that may go on; None where the process died."""
+UNRECORDED = "unrecorded"
+"""In an item: the turn went on without its record, so nobody can go on with it."""
 _MESSAGES = ("message", "message_removed", "mended", "tool_execution")  # entries that add messages, or take some away
 
 
@@ -57,7 +59,7 @@ class Part:
     @property
     def is_open(self) -> bool:
         """Whether the turn may go on."""
-        return self.is_turn and self.last.get("status") in STOPPED
+        return self.is_turn and self.last.get("status") in STOPPED and not self.last.get(UNRECORDED)
 
 
 def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[Part]:

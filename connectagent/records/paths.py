@@ -95,6 +95,11 @@ def keyed_record(agent: str, key: str) -> Path:
     return co_folder() / "evals" / f"{safe_name(agent)}{KEYED}{_safe_key(key, agent)}.yaml"
 
 
+def is_keyed(record: Path) -> bool:
+    """Whether a record is that of a session with a key, and so the state of a program."""
+    return KEYED in record.name
+
+
 def create_empty(path: Path) -> None:
     """Create the file of a session with a key, where it is missing.
 
@@ -150,16 +155,22 @@ def warn(agent: Any, what: str, error: Exception) -> None:
     ends_all = what == "record" and reason not in _OF_ONE_FILE
     if ends_all:
         warned.add(agent)
-    if is_known or sys.stderr is None:
+    if is_known:
         return
     behind = "the agent goes on without it"
     if ends_all:
         turn = agent.current_session["turn"]
         behind = f"from turn {turn} on no record, text log and long texts of this session are kept"
     behind += ". CONNECTAGENT_DIR can name another folder"
-    text = " ".join(clean(current().text(str(error))).split())
+    tell(f"the {what} cannot be written: {error}; {behind}")
+
+
+def tell(text: str) -> None:
+    """Print a warning on stderr, in one line."""
+    if sys.stderr is None:
+        return
     with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
-        print(f"connectagent: the {what} cannot be written: {text}; {behind}", file=sys.stderr)
+        print(f"connectagent: {' '.join(clean(current().text(text)).split())}", file=sys.stderr)
 
 
 def is_given_up(agent: Any) -> bool:

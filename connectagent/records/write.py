@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, Held, RecordFile, hold_file
 from connectagent.records.head import forked, header
 from connectagent.records.locks import owner
-from connectagent.records.paths import is_given_up, new_record, warn
+from connectagent.records.paths import is_given_up, is_keyed, new_record, tell, warn
 from connectagent.records.turn_item import TurnItem, iterations_in
 from connectagent.session.journal import (
     ABANDONED,
@@ -65,6 +66,15 @@ class MemoryLog:
     @property
     def path(self) -> Path | None:
         """The session's file; None where nothing is written (yet)."""
+        return None
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether lines wait for a disk that is full or fails."""
+        return False
+
+    def hold(self) -> Held | None:
+        """Lock the record; None where there is none that this process can go on with."""
         return None
 
     def lines(self) -> list[TraceEntry]:
@@ -126,8 +136,8 @@ class RecordLog(MemoryLog):
         self._agent: Any = None
         self._file: RecordFile | None = None
         self._encoder: Any = None  # of this session
-        self._failed = False
-        self._lost: Exception | None = None  # why the turn must end, as another writer was faster or the store failed
+        self._failed = False  # nothing more is written
+        self._lost: Exception | None = None  # why the turn must end: what is its state could not be written
         self._withheld: set[str] = set()  # turns that are written without texts
         self._turn: TurnItem | None = None
         self._origin: ResumedFrom | None = None  # of a resumed session
@@ -149,6 +159,7 @@ class RecordLog(MemoryLog):
         with self._lock:
             refresh()
             self.follow(turn.agent)
+            self._recover()
             if turn.past is None and self._lines:  # nobody goes on with open turns of the last turn
                 for id in Journal(self._lines).open_turns():
                     self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
@@ -171,25 +182,49 @@ class RecordLog(MemoryLog):
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         with self._lock:
-            written, totals = None if self._file is None else self._turn, self._totals
-            told = "" if written is None else written.summary(turn, totals, result, error, self._encoder)
+            was_lost = self._lost if error is None else None  # a handler or tool that catches all has gone on
+            if was_lost is not None:
+                result, error = None, was_lost
+            ends = None
+            if self._file is not None and self._turn is not None:
+                ends = partial(self._turn.summary, turn, encoder=self._encoder)
             self._turn = None
             super().end(turn, result, error)
-            if self._lost is not None and error is None:
-                raise self._lost
             try:
-                if told:
-                    self._write(told)
-                    self._messages = len(turn.conversation.snapshot.originals)
+                if ends is not None:
+                    self._write_end(turn, ends, result, error)
             finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
                 if self._file is not None:
                     self._file.close()
+            if was_lost is not None:
+                raise was_lost
+
+    def _write_end(self, turn: Any, ends: Callable[..., str], result: str | None, error: BaseException | None) -> None:
+        """Write the lines that end a turn. If they cannot be written, what waits says that the turn has stopped.
+
+        So the same call goes on with the turn, and another prompt begins the next one.
+        """
+        before = replace(self._totals)
+        was_lost = self._lost is not None
+        waited = 0 if self._file is None else len(self._file.pending[1])
+        try:
+            self._write(ends(totals=self._totals, result=result, error=error))
+            self._messages = len(turn.conversation.snapshot.originals)
+        except OSError as failed:
+            if self._file is not None and self.has_waiting and not was_lost:
+                self._totals = before
+                told = ends(totals=self._totals, result=None, error=failed)
+                self._file.replace_waiting(waited, told.encode("utf-8", "replace"))
+            raise
 
     def append(self, line: TraceEntry) -> None:
         with self._lock:
+            begins = line["type"] == BEGAN
+            if begins and self._lost is not None:  # who catches all went on
+                if self._turn is not None:
+                    raise self._stops(self._lost)
+                self._recover()
             super().append(line)
-            if self._lost is not None and line["type"] == BEGAN:  # who catches all went on
-                raise self._stops(self._lost)
             if self._failed:
                 return
             if self._withheld:
@@ -200,10 +235,26 @@ class RecordLog(MemoryLog):
                 return
             before = self._file and self._file.pending
             try:
-                self._write(text)
+                if begins:
+                    self._write_beginning(text)
+                else:
+                    self._write(text)
             finally:  # Ctrl-C may come before the line is in the file: then it does not count
                 if self._file is None or self._file.pending is not before:
                     self._turn.count(self._agent, line)
+
+    def _write_beginning(self, text: str) -> None:
+        """Write that an operation begins. If that fails it has not begun, and is not in doubt: no line of it waits."""
+        file = self._file
+        waited = 0 if file is None else len(file.pending[1])
+        first = None if file is None else file.first
+        try:
+            self._write(text)
+        except Unrecorded:
+            self._lines.pop()
+            if file is not None and self.has_waiting:
+                file.forget(waited, first)
+            raise
 
     def _append_between(self, line: TraceEntry, text: str) -> None:
         """Add a line between turns, of a tool that the program executed or of what it changed."""
@@ -243,19 +294,45 @@ class RecordLog(MemoryLog):
         self._given = file, key
 
     def hold(self) -> Held | None:
-        """Lock the record; None where there is none that this process has written to its end.
+        """Lock the record, with the lines that wait; None where there is none that this process can go on with.
 
         Raises:
             SessionBusy: another agent has it.
-            OSError: it cannot be opened, or another agent has written to it since.
+            OSError: it cannot be opened, what waits cannot be written yet, or another agent has written to it since.
         """
         if self._file is not None and self._file.process != os.getpid():
             self._file = None  # a fork: it is the parent's
-        return None if self._file is None or self._failed else hold_file(self._file)
+        if self._file is None or self._failed or self._file.behind is not None:
+            return None
+        held = hold_file(self._file)
+        try:
+            self._recover()
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    @property
+    def has_waiting(self) -> bool:
+        return self._lost is not None and not self._failed
+
+    def _recover(self) -> None:
+        """Write what waits, so that the session goes on.
+
+        Raises:
+            OSError: it cannot be written yet.
+        """
+        if not self.has_waiting or self._file is None:
+            return
+        try:
+            self._file.complete()
+        except OSError as error:
+            raise _later(error) from None
+        self._lost = None
 
     def leave(self) -> None:
         super().leave()
-        self._origin = None
+        self._origin = self._given = None
 
     def follow(self, agent: Any) -> None:
         """Change to the agent's session, after a reset, a resume or a fork of the process."""
@@ -284,28 +361,45 @@ class RecordLog(MemoryLog):
             self._encoder.record = origin.record
 
     def _write(self, text: str) -> None:
-        """Append whole lines. A failure is reported once and ends the session's record, never the turn.
+        """Append whole lines.
+
+        A failure is reported once and ends the session's record, never the turn. Where the record is the state of the
+        program, as of a session with a key, it ends the turn instead, and the lines wait.
 
         Raises:
-            Unrecorded: it ends the turn too, as another writer was faster or the session's store failed.
+            Unrecorded: it ends the turn, as the record is the program's state, or another writer was faster.
         """
         if self._failed:
             return
         try:
             if self._file is None:
                 self._file = looking_once(self._begin_file)  # between turns too
+            was_behind = self._file.behind
             self._file.append(text.encode("utf-8", "replace"))
+            if self._file.behind is not None and was_behind is None:
+                why = f"{self._file.path} cannot be written: {self._file.behind}"
+                tell(f"{why}; the store has the session, and the file gets it later")
         except Exception as error:
-            self._failed = True
-            kept = self._file is not None and self._file.elsewhere is not None
-            if kept or isinstance(error, SessionBusy):
-                self._lost = error
-                raise self._stops(error) from None
-            if not isinstance(error, (OSError, ValueError)):  # ValueError: a setting that cannot be read
-                raise
-            warn(self._agent, "record", error)
-            if self._file is not None and is_given_up(self._agent):
-                self._file.give_up()
+            self._fails(error)
+
+    def _fails(self, error: Exception) -> None:
+        """What a failed write does: see `_write`."""
+        file = self._file or (self._given[0] if self._given is not None else None)
+        is_state = file is not None and (file.elsewhere is not None or is_keyed(file.path))
+        if is_state or isinstance(error, SessionBusy):
+            waits = self._file is not None and self._file.elsewhere is None and isinstance(error, OSError)
+            if waits and self._lost is not None:  # the turn ends already
+                return
+            self._failed = not waits
+            is_of_disk = isinstance(error, OSError) and file is not None and file.elsewhere is None
+            self._lost = _later(error) if is_of_disk else error
+            raise self._stops(self._lost) from None
+        self._failed = True
+        if not isinstance(error, (OSError, ValueError)):  # ValueError: a setting that cannot be read
+            raise error
+        warn(self._agent, "record", error)
+        if self._file is not None and is_given_up(self._agent):
+            self._file.give_up()
 
     def _stops(self, error: Exception) -> BaseException:
         """What ends the turn, or what the program gets outside of one."""
@@ -321,14 +415,23 @@ class RecordLog(MemoryLog):
     def _new_file(self) -> RecordFile:
         """The file of a session that begins, or is forked."""
         started, agent, (file, key) = time.gmtime(), self._agent, self._given or (None, None)
+        if file is not None:
+            self._encoder.record = file.path  # where long texts of the head go too
         head = header(agent, self.id, started, self._encoder, key).encode("utf-8", "replace")
         if file is not None:
-            self._given = None
             file.begin(head)
+            self._given = None
             return file
         if self._origin is not None:
             head = forked(self._origin.record, self.id)
         return RecordFile(new_record(agent.name, started), head, synced=enabled("fsync"))
+
+
+def _later(error: Exception) -> OSError:
+    """An error of the disk that ends a turn, with what goes on with it."""
+    assert isinstance(error, OSError)
+    why = f"{error.strerror or error}; the turn stops here, and the same call goes on with it once that is over"
+    return OSError(error.errno, why, error.filename)
 
 
 def _make_room(new: Path) -> None:

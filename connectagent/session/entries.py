@@ -288,6 +288,7 @@ class Resumed(Entry, total=False):
     plugins: dict[str, list[str]]
     switched_off: list[str]
     undone: int
+    not_recorded_from: int
 
 
 class Shadow(Entry, total=False):
