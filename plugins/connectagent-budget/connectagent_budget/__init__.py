@@ -212,12 +212,9 @@ class Budget:
         """
         with self._used(agent) as used:
             ledger = self._ledger(agent)
-            if attempt.kind == "model_calls":
-                ledger.count_lost(wanted)
             refusal = self._refusal(ledger, used, attempt, wanted)
             if refusal is None:
-                used.count(attempt)
-                used.spend(wanted, attempt.agents)
+                used.reserve(attempt, wanted)
                 return True
         if not ledger.runs or refusal.tool is not None:
             raise ToolRejected(refusal.why)
@@ -230,9 +227,10 @@ class Budget:
             for agent in (None, *attempt.agents):
                 if agent in ledger.unknown:
                     return Refusal(_not_kept(ledger.unknown[agent]), agent)
+        largest = ledger.largest_of_all.at_least(wanted)
         for limit in self.limits:
-            if limit.is_over(used, attempt, wanted):
-                return Refusal(limit.refusal(used, wanted, self.per), limit.agent, limit.tool)
+            if limit.is_over(used, largest, attempt, wanted):
+                return Refusal(limit.refusal(used, largest, wanted, self.per), limit.agent, limit.tool)
         return None
 
     def _end(self, agent: Agent, why: str, whole: bool) -> None:
@@ -244,9 +242,7 @@ class Budget:
     def _settle(self, agent: Agent, attempt: Attempt, reserved: Amount, actual: Amount, retries: Any) -> None:
         """Count what a call cost in place of what was reserved, and the attempts that the SDK made before it."""
         with self._used(agent) as used:
-            for part in used.parts(attempt.agents):
-                part.model_calls += len(retries or ())
-            used.spend(actual, attempt.agents, instead_of=reserved)
+            used.settle(attempt, reserved, actual, len(retries or ()))
             self._ledger(agent).learn(attempt.name, actual)
 
     @contextlib.contextmanager
@@ -260,11 +256,12 @@ class Budget:
                 if ledger.runs:
                     used.seconds, ledger.since = used.seconds + now - ledger.since, now
                 yield used
+                largest = ledger.largest_of_all
                 for limit in self.limits:
-                    if limit not in ledger.warned and limit.of(used) >= _WARN * limit.most:
+                    if limit not in ledger.warned and limit.of(used, largest) >= _WARN * limit.most:
                         ledger.warned.add(limit)
                         warnings.append(limit)
-                told = [(limit.entry(used), limit.amounts(used, self.per)) for limit in warnings]
+                told = [(limit.entry(used, largest), limit.amounts(used, largest, self.per)) for limit in warnings]
         for entry, amounts in told:
             agent.trace("budget", **entry, per=self.per, show=f"{amounts} are used")
 
@@ -279,7 +276,7 @@ class Budget:
         if ledger.agent() is agent and ledger.turn != session["turn"]:
             ledger.turn = session["turn"]
             if self.per == "turn":
-                ledger.used, ledger.lost = Used(), []
+                ledger.used = Used()
             if self.per == "turn" or self.unpriced == "allow":
                 ledger.warned.discard("unknown")  # each turn says it
             if self.per == "turn":

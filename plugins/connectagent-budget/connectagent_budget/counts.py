@@ -40,13 +40,19 @@ class Attempt(NamedTuple):
 
 @dataclass
 class Used:
-    """What was used so far, and by which tools and agents; an agent's count includes those that it asks."""
+    """What was used so far, and by which tools and agents; an agent's count includes those that it asks.
+
+    Attributes:
+        unsettled: calls of which nothing is counted in `tokens` and `usd`: nobody knew before them what they may cost,
+            and they have not ended, or were lost. Each is taken for the largest call that is known.
+    """
 
     model_calls: int = 0
     tool_calls: int = 0
     tokens: int = 0
     usd: float = 0.0
     seconds: float = 0.0
+    unsettled: int = 0
     tools: dict[str, int] = field(default_factory=dict)
     agents: dict[str, Used] = field(default_factory=dict)
 
@@ -61,11 +67,32 @@ class Used:
             if attempt.kind == "tool_calls":
                 part.tools[attempt.name] = part.tools.get(attempt.name, 0) + change
 
-    def spend(self, amount: Amount, agents: Iterable[str], instead_of: Amount = NOTHING) -> None:
-        """Add what a model call cost, in place of what was reserved for it."""
+    def reserve(self, attempt: Attempt, amount: Amount) -> None:
+        """Count an attempt and what it may cost."""
+        self.count(attempt)
+        self.spend(amount, attempt.agents)
+        if attempt.kind == "model_calls" and amount == NOTHING:
+            self.leave_unsettled(attempt.agents)
+
+    def settle(self, attempt: Attempt, reserved: Amount, actual: Amount, retries: int) -> None:
+        """Count what a call has cost in place of what was reserved for it, and the attempts that an SDK made before."""
+        self.spend(actual, attempt.agents)
+        for part in self.parts(attempt.agents):
+            part.tokens -= reserved.tokens or 0
+            part.usd -= reserved.usd or 0.0
+            part.unsettled -= reserved == NOTHING
+            part.model_calls += retries
+
+    def spend(self, amount: Amount, agents: Iterable[str]) -> None:
+        """Add what a model call has cost, as far as that is known."""
         for part in self.parts(agents):
-            part.tokens += (amount.tokens or 0) - (instead_of.tokens or 0)
-            part.usd += (amount.usd or 0.0) - (instead_of.usd or 0.0)
+            part.tokens += amount.tokens or 0
+            part.usd += amount.usd or 0.0
+
+    def leave_unsettled(self, agents: Iterable[str]) -> None:
+        """Count a call of which nobody knows what it costs."""
+        for part in self.parts(agents):
+            part.unsettled += 1
 
 
 def amount_of(usage: TokenUsage | Mapping[str, Any] | None, model: str) -> Amount:
@@ -87,7 +114,6 @@ class Ledger:
         since: the monotonic time up to which its turns are in `used`.
         warned: what the trace has told.
         largest: the largest call so far of each model: what its next one is expected to cost at least.
-        lost: the agents of calls that a killed process left before it was known what a call costs.
         unknown: why what was used is not known: of an agent that has limits, and by None of all agents.
     """
 
@@ -98,7 +124,6 @@ class Ledger:
     since: float = 0.0
     warned: set[object] = field(default_factory=set)
     largest: dict[str, Amount] = field(default_factory=dict)
-    lost: list[tuple[str, ...]] = field(default_factory=list)
     unknown: dict[str | None, str] = field(default_factory=dict)
 
     @property
@@ -111,16 +136,6 @@ class Ledger:
         if amount.tokens is not None or amount.usd is not None:
             name = full_name(model)
             self.largest[name] = NOTHING.at_least(amount, self.largest.get(name, NOTHING))
-        self.count_lost(NOTHING)
-
-    def count_lost(self, expected: Amount) -> None:
-        """Count lost calls as the largest so far, or as the next one is expected to be; wait where nothing is known."""
-        each = self.largest_of_all.at_least(expected)
-        if each == NOTHING:
-            return
-        for agents in self.lost:
-            self.used.spend(each, agents)
-        self.lost = []
 
 
 Unknown = Callable[[Amount, tuple[str, ...]], dict[str | None, str]]
@@ -164,7 +179,6 @@ class _Reader:
         inner: the agents of inner turns, by the turns' places.
         begun: the attempts that count so far, by place; some turn out not to have been made.
         open: the attempts at models that have no end so far, by place.
-        lost: the agents of those that never got one; what they cost is known when all lines are read.
     """
 
     def __init__(self, ledger: Ledger, agent: str, unknown: Unknown) -> None:
@@ -174,7 +188,6 @@ class _Reader:
         self.inner: dict[str, str] = {}
         self.begun: dict[str, Attempt] = {}
         self.open: dict[str, Attempt] = {}
-        self.lost: list[tuple[str, ...]] = []
 
     def learn_agents(self, lines: Iterable[TraceEntry]) -> None:
         """Note which turns are of which agents."""
@@ -196,7 +209,7 @@ class _Reader:
             attempt = Attempt(f"{found[1]}_calls", self._agents(place), name)
             if found[1] == "model":
                 if place in self.open:  # the one before was lost
-                    self.lost.append(attempt.agents)
+                    self.ledger.used.leave_unsettled(attempt.agents)
                 self.open[place] = attempt
             self.begun[place] = attempt
             self.ledger.used.count(attempt)
@@ -207,9 +220,9 @@ class _Reader:
             self.ledger.used.count(self.begun.pop(place), -1)
 
     def end(self) -> None:
-        """Count the calls that have no end."""
-        self.ledger.lost = [*self.lost, *(attempt.agents for attempt in self.open.values())]
-        self.ledger.count_lost(NOTHING)
+        """Count the calls that have no end: they were lost."""
+        for attempt in self.open.values():
+            self.ledger.used.leave_unsettled(attempt.agents)
 
     def _model_call(self, line: TraceEntry, place: str) -> None:
         used = self.ledger.used
@@ -220,7 +233,7 @@ class _Reader:
         for part in used.parts(agents):
             part.model_calls += len(line.get("retries") or ())
         if line.get("status") == "interrupted" and line.get("usage") is None:
-            self.lost.append(agents)
+            self.ledger.used.leave_unsettled(agents)
         if line.get("status") == "success":
             self.ledger.unknown.update(self.unknown(amount, agents))
         self.ledger.learn(model, amount)

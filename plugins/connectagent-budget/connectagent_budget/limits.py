@@ -29,39 +29,42 @@ class Limit(NamedTuple):
     agent: str | None = None
     tool: str | None = None
 
-    def of(self, used: Used) -> float:
-        """What was used of it."""
+    def of(self, used: Used, largest: Amount) -> float:
+        """What was used of it; a call that is not settled is taken for the largest one."""
         part = used if self.agent is None else used.agents.get(self.agent, Used())
-        value: float = getattr(part, self.name) if self.tool is None else part.tools.get(self.tool, 0)
-        return value
+        if self.tool is not None:
+            return part.tools.get(self.tool, 0)
+        value: float = getattr(part, self.name)
+        return value + max(0, part.unsettled) * self._part_of(largest)
 
-    def is_over(self, used: Used, attempt: Attempt, wanted: Amount) -> bool:
+    def is_over(self, used: Used, largest: Amount, attempt: Attempt, wanted: Amount) -> bool:
         """Whether an attempt would exceed it; `wanted` is what the attempt may cost."""
         if self.agent is not None and self.agent not in attempt.agents:
             return False
         if self.name.endswith("_calls"):
             counts = self.name == attempt.kind and self.tool in (None, attempt.name)
-            return counts and self.of(used) + 1 > self.most
-        return self.of(used) >= self.most or self.of(used) + self._part_of(wanted) > self.most * _ROUNDING
+            return counts and self.of(used, largest) + 1 > self.most
+        so_far = self.of(used, largest)
+        return so_far >= self.most or so_far + self._part_of(wanted) > self.most * _ROUNDING
 
-    def refusal(self, used: Used, wanted: Amount, per: str) -> str:
+    def refusal(self, used: Used, largest: Amount, wanted: Amount, per: str) -> str:
         """Why an attempt that would exceed it is not made."""
         budget = "The budget" if self.agent is None else f"The budget of the agent {self.agent!r}"
-        amounts = self.amounts(used, per)
-        if self.of(used) >= self.most or self.name.endswith("_calls"):
+        amounts = self.amounts(used, largest, per)
+        if self.of(used, largest) >= self.most or self.name.endswith("_calls"):
             return f"{budget} is used up: {amounts}."
         wants = f"{_shown(self._part_of(wanted))} {_NAMES[self.name]}"
         return f"{budget} is too small for the next call, which may take {wants}: {amounts} are used."
 
-    def amounts(self, used: Used, per: str) -> str:
+    def amounts(self, used: Used, largest: Amount, per: str) -> str:
         """What was used of how much."""
         what = _NAMES[self.name] if self.tool is None else f"calls of the tool {self.tool!r}"
-        return f"{_shown(self.of(used))} of {_shown(self.most)} {what} a {per}"
+        return f"{_shown(self.of(used, largest))} of {_shown(self.most)} {what} a {per}"
 
-    def entry(self, used: Used) -> dict[str, Any]:
+    def entry(self, used: Used, largest: Amount) -> dict[str, Any]:
         """The keys of an entry of the trace."""
         whose = {key: value for key, value in (("agent", self.agent), ("tool", self.tool)) if value is not None}
-        return {"of": self.name, **whose, "used": self.of(used), "limit": self.most}
+        return {"of": self.name, **whose, "used": self.of(used, largest), "limit": self.most}
 
     def _part_of(self, wanted: Amount) -> float:
         return getattr(wanted, self.name, 0) or 0
