@@ -132,7 +132,7 @@ def test_an_estimate_counts_the_request_and_the_longest_answer(
     model: str, options: dict[str, Any], output: int
 ) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 999_999}}
-    messages = [{"role": "user", "content": [{"type": "text", "text": "é" * 2000}, image]}]
+    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "é" * 2000}, image]}]
     request = LLMRequest(messages, [], model, options)
     found = estimate(request, output=True, priced=True)
     assert found is not None and found.tokens is not None and found.usd is not None
