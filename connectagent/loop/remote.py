@@ -146,7 +146,10 @@ class _Host:
         call.convert = convert
         result, error = None, None
         try:
-            remote.call(executor.enter, handlers, call, entered)
+            if remote.whole:
+                remote.call(executor.enter, handlers, call, entered)
+            else:  # what the body's code asks for is not made either, if a handler ends the turn before it
+                remote.call(remote.ending, executor.enter, handlers, call, entered)
             result = operation()
         except BaseException as raised:
             error = raised

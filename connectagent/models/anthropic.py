@@ -19,7 +19,7 @@ from connectagent.session.instruction import instruction
 
 Block = dict[str, Any]
 
-_MAX_TOKENS = 8192
+MAX_TOKENS = 8192
 _OLD_MODEL = re.compile(r"claude-3-(opus|sonnet|haiku)-2024")
 _OLD_MAX_TOKENS = 4096
 # Above this an answer may take longer than ten minutes, which connections do not survive without a stream;
@@ -146,7 +146,7 @@ class AnthropicLLM(WireLLM):
 
     def _max_tokens(self, thinking: dict[str, Any]) -> int:
         """The limit that the API insists on, where the user set none; a thinking budget is part of it."""
-        limit = _OLD_MAX_TOKENS if _OLD_MODEL.match(self.wire_model) else _MAX_TOKENS
+        limit = _OLD_MAX_TOKENS if _OLD_MODEL.match(self.wire_model) else MAX_TOKENS
         budget = thinking.get("budget_tokens")
         return limit + budget if isinstance(budget, int) else limit
 

@@ -9,97 +9,33 @@ the records. The options are on `Budget`.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from connectagent import (
     ConfigError,
+    LLMRequest,
     LLMResponse,
     Pause,
+    ToolCall,
     ToolRejected,
-    TraceEntry,
     Waiting,
     around_llm,
     around_tool,
     around_turn,
     on_agent_closed,
 )
-from connectagent.records import read_record
-from connectagent.settings import co_folder
+from connectagent_budget.counts import Attempt, Ledger, Used, amount_of, count_recorded, today
+from connectagent_budget.estimate import NOTHING, Amount, estimate, full_name, has_no_price
+from connectagent_budget.limits import Limit, Refusal, limits_of
 
 if TYPE_CHECKING:
     from connectagent import Agent
 
 _WARN = 0.8  # the part of a limit at which the trace gets an entry
-_NAMES = {"model_calls": "model calls", "tool_calls": "tool calls", "tokens": "tokens", "usd": "USD", "seconds": "s"}
-_ATTEMPT = re.compile(r"/(model|tool)\d+$")  # the places of attempts in a record
-
-
-@dataclass
-class Used:
-    """What was used so far."""
-
-    model_calls: int = 0
-    tool_calls: int = 0
-    tokens: int = 0
-    usd: float = 0.0
-    seconds: float = 0.0
-
-    def spend(self, amount: Amount) -> None:
-        """Add what a model call cost."""
-        self.tokens += amount.tokens or 0
-        self.usd += amount.usd or 0.0
-
-
-class Amount(NamedTuple):
-    """What one model call cost, or is expected to; None where that is not known."""
-
-    tokens: int | None
-    usd: float | None
-
-
-NOTHING = Amount(0, 0.0)
-
-
-def _amount(usage: Any) -> Amount:
-    """The amount of a `TokenUsage`, its form in a record, or None."""
-    data = usage if isinstance(usage, dict) else {} if usage is None else asdict(usage)
-    if not data:
-        return Amount(None, None)
-    return Amount((data.get("input_tokens") or 0) + (data.get("output_tokens") or 0), data.get("cost"))
-
-
-@dataclass
-class Ledger:
-    """The counts of one session, for the outermost agent that has the plugin and those below it."""
-
-    agent: ref[Agent]
-    used: Used
-    turn: int
-    runs: bool = False  # whether that agent is in a turn
-    since: float = 0.0  # the monotonic time up to which its turns are in `used`
-    warned: set[str] = field(default_factory=set)
-    largest: Amount = NOTHING  # of the calls so far: what the next one is expected to cost
-    lost: int = 0  # calls that a killed process left before any call had a known cost
-    unknown: str | None = None  # why what was used is not known
-
-    def learn(self, amount: Amount) -> None:
-        """Remember the largest call; calls that were lost before the first one count as much as this."""
-        self.largest = Amount(
-            max(self.largest.tokens or 0, amount.tokens or 0), max(self.largest.usd or 0.0, amount.usd or 0.0)
-        )
-        if self.largest != NOTHING:
-            for _ in range(self.lost):
-                self.used.spend(self.largest)
-            self.lost = 0
 
 
 class Budget:
@@ -109,14 +45,17 @@ class Budget:
         model_calls: attempts at a model.
         tool_calls: attempts at a tool.
         tokens: input and output tokens.
-        usd: the price of the model calls, where prices are known.
+        usd: the price of the model calls.
         seconds: how long turns run; the time in which they are paused does not count.
+        tools: attempts at single tools, by name: `{"search": 5}`. The model reads that a call is refused.
+        agents: limits of single agents and those that they ask, by name: `{"billing": {"usd": 1}}`. They end the
+            agent's turn only. All limits but `seconds` and `agents`.
         per: what has this budget: a `turn`, a `session`, or a `day` of all sessions of the project.
-        unpriced: what becomes of calls after one without a price (or, with `tokens`, without tokens): `refuse` ends
-            the turn, `allow` goes on and says so in each turn.
+        unpriced: what becomes of calls whose price (or, with `tokens`, whose tokens) nobody knows, and of those
+            after them: `refuse` ends the turn, `allow` goes on and says so in each turn.
 
     Raises:
-        ConfigError: a limit is no number from 0 up, or `per` or `unpriced` is something else.
+        ConfigError: a limit is no number from 0 up or has no such name, or `per` or `unpriced` is something else.
     """
 
     name: ClassVar[str] = "budget"
@@ -132,14 +71,13 @@ class Budget:
         seconds: float | None = None,
         per: str = "turn",
         unpriced: str = "refuse",
+        tools: Mapping[str, int] | None = None,
+        agents: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         given = {"model_calls": model_calls, "tool_calls": tool_calls, "tokens": tokens, "usd": usd, "seconds": seconds}
-        for option, value in given.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
-                raise ConfigError(f"budget: {option} is a number from 0 up, not {value!r}")
+        self.limits = limits_of({**given, "tools": tools, "agents": agents})
         if per not in ("turn", "session", "day"):
             raise ConfigError(f"budget: per is 'turn', 'session' or 'day', not {per!r}")
-        self.limits = {option: value for option, value in given.items() if value is not None}
         if unpriced not in ("refuse", "allow"):
             raise ConfigError(f"budget: unpriced is 'refuse' or 'allow', not {unpriced!r}")
         self.per = per
@@ -166,31 +104,36 @@ class Budget:
             ledger.runs = False
 
     @around_llm(trylast=True)  # innermost: what other handlers stop is not counted
-    def watch_model(self, agent: Agent) -> Generator[None, LLMResponse, None]:
+    def watch_model(self, agent: Agent, request: LLMRequest) -> Generator[None, LLMResponse, None]:
         """Reserve what an attempt may cost, or end the turn before it; afterwards count what it did cost."""
-        reserved = self._take(agent, "model_calls")
+        attempt = Attempt("model_calls", _names(agent), request.model)
+        reserved = None
+        if not self._is_refused(agent, attempt, request):
+            reserved = self._reserve(agent, attempt, request)
         if reserved is None:
             yield  # the turn has ended, so the model is not asked
             return
         try:
             response = yield
         except Exception as error:  # a failed answer may have cost something
-            self._settle(agent, reserved, _amount(getattr(error, "usage", None)), getattr(error, "retries", None), True)
-            raise
-        except BaseException:  # nobody knows what it cost: what is reserved stays counted
-            self._settle(agent, reserved, reserved, None)
-            raise
-        self._settle(agent, reserved, _amount(response.usage), response.retries)
+            actual = amount_of(getattr(error, "usage", None), request.model)
+            self._settle(agent, attempt, reserved, actual, getattr(error, "retries", None))
+            raise  # after Ctrl-C nobody knows what it cost: what is reserved stays counted
+        actual = amount_of(response.usage, request.model)
+        self._settle(agent, attempt, reserved, actual, response.retries)
+        self._note_unknown(agent, self._unknown(actual, attempt.agents))
 
     @around_tool(trylast=True)
-    def watch_tool(self, agent: Agent) -> Generator[None, Any, None]:
-        """Count an attempt at a tool, or end the turn before it."""
-        taken = self._take(agent, "tool_calls") is not None
+    def watch_tool(self, agent: Agent, tool_call: ToolCall) -> Generator[None, Any, None]:
+        """Count an attempt at a tool, or refuse it, or end the turn before it."""
+        attempt = Attempt("tool_calls", _names(agent), tool_call.name)
+        is_taken = self._take(agent, attempt, NOTHING)
         try:
             yield
         except (Pause, Waiting):  # it begins again when a person has decided
-            with self._used(agent) as used:
-                used.tool_calls -= taken
+            if is_taken:
+                with self._used(agent) as used:
+                    used.count(attempt, -1)
             raise
 
     @on_agent_closed
@@ -201,85 +144,126 @@ class Budget:
             for id in gone:
                 del self._ledgers[id]
 
-    # -- the counts ----------------------------------------------------------------------------
+    # -- what is not known ---------------------------------------------------------------------
 
-    def _take(self, agent: Agent, what: str) -> Amount | None:
-        """Count one call, and reserve what it may cost; None, and the turn ends, where the budget has not got that."""
-        with self._used(agent) as used:
+    def _is_refused(self, agent: Agent, attempt: Attempt, request: LLMRequest) -> bool:
+        """Whether the price of a call is not known and must be: the turn ends then, before the call."""
+        limited = self._limited("usd", attempt.agents)
+        if not limited or not has_no_price(request.model, agent.llm):
+            return False
+        unknown = f"the price of {full_name(request.model)} is not known"
+        self._tell_unknown(agent, unknown)
+        if self.unpriced == "allow":
+            return False
+        self._end(agent, _not_kept(unknown), whole=None in limited)
+        return True
+
+    def _limited(self, what: str, agents: tuple[str, ...]) -> set[str | None]:
+        """Whose limits of tokens or USD a call counts for; None is that of all agents."""
+        return {limit.agent for limit in self.limits if limit.name == what and limit.agent in (None, *agents)}
+
+    def _unknown(self, actual: Amount, agents: tuple[str, ...]) -> dict[str | None, str]:
+        """Whose limits cannot be counted after a call, and why."""
+        found: dict[str | None, str] = {}
+        if actual.usd is None:
+            found |= dict.fromkeys(self._limited("usd", agents), "an answer came whose price is not known")
+        if actual.tokens is None:
+            found |= dict.fromkeys(self._limited("tokens", agents), "an answer came without its tokens")
+        return found
+
+    def _note_unknown(self, agent: Agent, unknown: dict[str | None, str]) -> None:
+        """Keep in mind that the sum of what was used is not known any more."""
+        if not unknown:
+            return
+        with self._lock:
+            self._ledger(agent).unknown.update(unknown)
+        self._tell_unknown(agent, next(iter(unknown.values())))
+
+    def _tell_unknown(self, agent: Agent, unknown: str) -> None:
+        """Trace once a turn that something is not known."""
+        with self._lock:
             ledger = self._ledger(agent)
-            wanted = ledger.largest if what == "model_calls" else NOTHING
-            why = self._refusal(ledger, used, what, wanted)
-            if why is None:
-                setattr(used, what, getattr(used, what) + 1)
-                used.spend(wanted)
-                return wanted
-        if not ledger.runs:  # a tool that a program runs between turns
-            raise ToolRejected(why)
-        leads = ledger.agent()
-        whole = leads is not None and leads.parent is None
-        agent.end_turn(why, scope="turn" if whole else "agent", outcome="budget")
-        return None
-
-    def _refusal(self, ledger: Ledger, used: Used, what: str, wanted: Amount) -> str | None:
-        """Why a call may not be made; None if it may."""
-        if what == "model_calls" and ledger.unknown is not None and self.unpriced == "refuse":
-            return f"The budget cannot be kept: {ledger.unknown}; unpriced='allow' goes on without this limit."
-        over = next((name for name in self.limits if self._is_over(name, used, what, wanted)), None)
-        if over is None:
-            return None
-        amount = _shown(getattr(used, over))
-        return f"The budget is used up: {amount} of {_shown(self.limits[over])} {_NAMES[over]} a {self.per}."
-
-    def _settle(self, agent: Agent, reserved: Amount, actual: Amount, retries: Any, failed: bool = False) -> None:
-        """Count what a call cost in place of what was reserved, and the attempts that the SDK made before it."""
-        unknown = None if failed else self._unknown(actual)
-        tell = False
-        with self._used(agent) as used:
-            ledger = self._ledger(agent)
-            used.model_calls += len(retries or ())
-            used.tokens += (actual.tokens or 0) - (reserved.tokens or 0)
-            used.usd += (actual.usd or 0.0) - (reserved.usd or 0.0)
-            ledger.learn(actual)
-            if unknown is not None:
-                ledger.unknown, tell = unknown, "unknown" not in ledger.warned
-                ledger.warned.add("unknown")
-        if tell:
+            is_new = "unknown" not in ledger.warned
+            ledger.warned.add("unknown")
+        if is_new:
             agent.trace("budget", of="unknown", per=self.per, show=f"the budget cannot be kept: {unknown}")
 
-    def _unknown(self, actual: Amount) -> str | None:
-        """What is not known of a call, though a limit needs it."""
-        if "tokens" in self.limits and actual.tokens is None:
-            return "an answer came without its tokens"
-        if "usd" in self.limits and actual.usd is None:
-            return "an answer came whose price is not known"
+    # -- the counts ----------------------------------------------------------------------------
+
+    def _reserve(self, agent: Agent, attempt: Attempt, request: LLMRequest) -> Amount | None:
+        """Take what a model call may cost: what the largest one so far has cost, before that an estimate."""
+        is_priced = bool(self._limited("usd", attempt.agents))
+        if not is_priced and not self._limited("tokens", attempt.agents):
+            return NOTHING if self._take(agent, attempt, NOTHING) else None
+        with self._lock:  # of a day: no other process is waited for meanwhile
+            ledger = self._ledger(agent)
+            known = ledger.largest.get(full_name(request.model))
+            expected = estimate(request, output=known is None, priced=is_priced)
+            if expected is None:
+                known = known or ledger.largest_of_all
+            wanted = NOTHING.at_least(*(amount for amount in (known, expected) if amount is not None))
+            return wanted if self._take(agent, attempt, wanted) else None
+
+    def _take(self, agent: Agent, attempt: Attempt, wanted: Amount) -> bool:
+        """Count an attempt and what it may cost; False, and the turn ends, where the budget has not got that.
+
+        Raises:
+            ToolRejected: that tool may not be called again, or no turn runs that could end.
+        """
+        with self._used(agent) as used:
+            ledger = self._ledger(agent)
+            refusal = self._refusal(ledger, used, attempt, wanted)
+            if refusal is None:
+                used.reserve(attempt, wanted)
+                return True
+        if not ledger.runs or refusal.tool is not None:
+            raise ToolRejected(refusal.why)
+        self._end(agent, refusal.why, whole=refusal.agent is None)
+        return False
+
+    def _refusal(self, ledger: Ledger, used: Used, attempt: Attempt, wanted: Amount) -> Refusal | None:
+        """What keeps an attempt from being made; None if it may be."""
+        if attempt.kind == "model_calls" and self.unpriced == "refuse":
+            for agent in (None, *attempt.agents):
+                if agent in ledger.unknown:
+                    return Refusal(_not_kept(ledger.unknown[agent]), agent)
+        largest = ledger.largest_of_all.at_least(wanted)
+        for limit in self.limits:
+            if limit.is_over(used, largest, attempt, wanted):
+                return Refusal(limit.refusal(used, largest, wanted, self.per), limit.agent, limit.tool)
         return None
 
-    def _is_over(self, name: str, used: Used, what: str, wanted: Amount) -> bool:
-        """Whether a call would exceed a limit."""
-        limit = self.limits[name]
-        if name.endswith("_calls"):
-            return bool(name == what and getattr(used, name) + 1 > limit)
-        reserved = getattr(wanted, name, 0) or 0
-        return bool(getattr(used, name) >= limit or getattr(used, name) + reserved > limit * (1 + 1e-9))
+    def _end(self, agent: Agent, why: str, whole: bool) -> None:
+        """End the turn, with those around it, or that of an agent only which has a limit of its own."""
+        leads = self._ledger(agent).agent()
+        whole = whole and leads is not None and leads.parent is None
+        agent.end_turn(why, scope="turn" if whole else "agent", outcome="budget")
+
+    def _settle(self, agent: Agent, attempt: Attempt, reserved: Amount, actual: Amount, retries: Any) -> None:
+        """Count what a call cost in place of what was reserved, and the attempts that the SDK made before it."""
+        with self._used(agent) as used:
+            used.settle(attempt, reserved, actual, len(retries or ()))
+            self._ledger(agent).learn(attempt.name, actual)
 
     @contextlib.contextmanager
     def _used(self, agent: Agent) -> Iterator[Used]:
         """What was used so far, to be read and changed by one thread (and of a day: one process) at a time."""
-        warnings: list[dict[str, Any]] = []
+        warnings: list[Limit] = []
         with self._lock:
             ledger = self._ledger(agent)
-            with _today() if self.per == "day" else contextlib.nullcontext(ledger.used) as used:
+            with today() if self.per == "day" else contextlib.nullcontext(ledger.used) as used:
                 now = time.monotonic()
                 if ledger.runs:
                     used.seconds, ledger.since = used.seconds + now - ledger.since, now
                 yield used
-                for name, limit in self.limits.items():
-                    if getattr(used, name) >= _WARN * limit and name not in ledger.warned:
-                        ledger.warned.add(name)
-                        warnings.append({"of": name, "used": getattr(used, name), "limit": limit, "per": self.per})
-        for warning in warnings:
-            used_up = f"{_shown(warning['used'])} of {_shown(warning['limit'])} {_NAMES[warning['of']]}"
-            agent.trace("budget", **warning, show=f"{used_up} a {self.per} are used")
+                largest = ledger.largest_of_all
+                for limit in self.limits:
+                    if limit not in ledger.warned and limit.of(used, largest) >= _WARN * limit.most:
+                        ledger.warned.add(limit)
+                        warnings.append(limit)
+                told = [(limit.entry(used, largest), limit.amounts(used, largest, self.per)) for limit in warnings]
+        for entry, amounts in told:
+            agent.trace("budget", **entry, per=self.per, show=f"{amounts} are used")
 
     def _ledger(self, agent: Agent) -> Ledger:
         """The counts of the session; those of a new turn begin at 0, those of a resumed one where it stopped."""
@@ -288,131 +272,28 @@ class Budget:
         if ledger is None or (ledger.agent() is not agent and not ledger.runs):
             ledger = Ledger(ref(agent), Used(), session["turn"])
             self._ledgers[session["id"]] = ledger
-            _count_recorded(ledger, agent, session["turn"] if self.per == "turn" else None, self._unknown)
+            count_recorded(ledger, agent, session["turn"] if self.per == "turn" else None, self._unknown)
         if ledger.agent() is agent and ledger.turn != session["turn"]:
             ledger.turn = session["turn"]
             if self.per == "turn":
-                ledger.used, ledger.lost = Used(), 0
+                ledger.used = Used()
             if self.per == "turn" or self.unpriced == "allow":
                 ledger.warned.discard("unknown")  # each turn says it
             if self.per == "turn":
                 ledger.warned.clear()
-                ledger.unknown = None
+                ledger.unknown.clear()
         return ledger
 
 
-def _shown(value: float) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _names(agent: Agent) -> tuple[str, ...]:
+    """The names of an agent and of those in whose turns it works."""
+    names = [agent.name]
+    turn = agent.turn
+    while turn is not None and turn.parent is not None:
+        turn = turn.parent
+        names.append(turn.agent.name)
+    return tuple(names)
 
 
-def _count_recorded(
-    ledger: Ledger, agent: Agent, turn: int | None, unknown: Callable[[Amount], str | None]
-) -> None:
-    """Count what a session, or one turn of it, used before this process: from its record."""
-    if agent.record is None or not agent.record.exists():
-        return
-    record = read_record(agent.record)
-    if "agent" not in record:  # the disk was full when it was begun
-        return
-    is_own, items = record["agent"] == agent.name, record["turns"]
-    inside = ("",) if is_own else _turns_of(agent, items, last=turn is not None)
-    begun, lost, open_calls = set[str](), 0, set[str]()
-    for item in items:
-        if is_own and turn not in (None, item.get("turn")):
-            continue
-        own = [line for line in item["lines"] if _place(line).startswith(inside)]
-        for line in own:
-            lost += _is_lost(line, open_calls)
-            _add(ledger.used, line, begun)
-            if line.get("type") == "llm_call":
-                amount = _amount(line.get("usage"))
-                ledger.learn(amount)
-                if line.get("status") == "success":
-                    ledger.unknown = unknown(amount) or ledger.unknown
-        times = [line["timestamp"] for line in own if "timestamp" in line]
-        ledger.used.seconds += max(times) - min(times) if times else 0.0
-    ledger.lost = lost + len(open_calls)
-    ledger.learn(NOTHING)
-
-
-def _is_lost(line: TraceEntry, open_calls: set[str]) -> bool:
-    """Whether a line tells that a model call before it was lost; `open_calls`: those without an end so far."""
-    place, kind = _place(line), line.get("type")
-    attempt = _ATTEMPT.search(place)
-    if attempt is None or attempt[1] != "model":
-        return False
-    if kind == "began":
-        again = place in open_calls
-        open_calls.add(place)
-        return again
-    if kind in ("llm_call", "closed"):
-        open_calls.discard(place)
-    return kind == "llm_call" and line.get("status") == "interrupted" and line.get("usage") is None
-
-
-def _turns_of(agent: Agent, items: list[dict[str, Any]], last: bool) -> tuple[str, ...]:
-    """The places of the turns of an agent that works inside of another one, or of its last turn."""
-    mine = [line for item in items for line in item["lines"] if line.get("agent") == agent.name]
-    turns = [f"{line['id']}/" for line in mine if line.get("type") == "began"]
-    return tuple(turns[-1:] if last else turns)
-
-
-def _place(line: TraceEntry) -> str:
-    return str(line.get("id") or line.get("at"))
-
-
-def _add(used: Used, line: TraceEntry, begun: set[str]) -> None:
-    """Add a line of a record; `begun`: the attempts that count, which may turn out not to have been made."""
-    place, kind = _place(line), line.get("type")
-    if kind == "llm_call":
-        used.spend(_amount(line.get("usage")))
-        used.model_calls += len(line.get("retries") or ())
-    attempt = _ATTEMPT.search(place)
-    if attempt is None:
-        return
-    ended = line["value"] if isinstance(line.get("value"), dict) else line
-    what, change = f"{attempt[1]}_calls", 0
-    if kind == "began":
-        begun.add(place)
-        change = 1
-    elif place in begun and (kind in ("closed", "left") or ended.get("status") == "skipped"):
-        begun.discard(place)  # it was not made after all, or paused
-        change = -1
-    setattr(used, what, getattr(used, what) + change)
-
-
-@contextlib.contextmanager
-def _today() -> Iterator[Used]:
-    """What all sessions of the project used today; the file is locked meanwhile, and replaced in one step.
-
-    Raises:
-        ConfigError: the file cannot be used. Nobody knows then what was spent, so nothing more is.
-    """
-    from filelock import FileLock  # few budgets are of a day
-
-    folder = co_folder()
-    file, day = folder / "budget.json", time.strftime("%Y-%m-%d")
-    with _usable(file):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "budget.lock").acquire(poll_interval=0.01)
-    with lock:
-        with _usable(file):
-            found = json.loads(file.read_text("utf-8")) if file.exists() else {}
-            # Nobody used less than none.
-            used = Used(**{name: max(0, value) for name, value in found.get(day, {}).items()})
-        yield used
-        with _usable(file):
-            new = file.with_name(f"{file.name}.{os.getpid()}.new")
-            new.write_text(json.dumps({day: asdict(used)}), "utf-8")
-            new.replace(file)
-
-
-@contextlib.contextmanager
-def _usable(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"budget: the counts of the day cannot be kept in {file}: {error}; make it writable or, if it is damaged, "
-            "remove it, or take per='session'"
-        ) from error
+def _not_kept(unknown: str) -> str:
+    return f"The budget cannot be kept: {unknown}; unpriced='allow' goes on without this limit."

@@ -316,7 +316,7 @@ class World:
         self.kills = 3
         self.texts: set[str] = set()
         kind = self.random.choice(["model_calls", "tool_calls", "both"])
-        self.limits = {name: self.random.randint(1, 12) for name in ("model_calls", "tool_calls")}
+        self.limits: dict[str, Any] = {name: self.random.randint(1, 12) for name in ("model_calls", "tool_calls")}
         if kind != "both":
             self.limits = {kind: self.limits[kind]}
         self.per = self.random.choice(["turn", "session", "day"])
