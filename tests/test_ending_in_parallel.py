@@ -1,4 +1,4 @@
-"""A handler that ends the turn before a model call keeps it from being made, also in a round of parallel tools."""
+"""A handler that ends the turn before a model call keeps it from being made, also in rounds of parallel tools."""
 
 from __future__ import annotations
 

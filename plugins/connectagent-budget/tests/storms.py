@@ -91,7 +91,8 @@ class Storm:
         self.per = shape.choice(["turn", "session", "day"])
         self.usd = shape.choice([0.02, 0.06, 0.15])
         self.tools = {"work": shape.randint(0, 8)}
-        self.agents: dict[str, dict[str, Any]] = {"c0": {"usd": shape.choice([0.02, 0.05]), "tools": {"work": shape.randint(0, 3)}}}
+        of_one = {"usd": shape.choice([0.02, 0.05]), "tools": {"work": shape.randint(0, 3)}}
+        self.agents: dict[str, dict[str, Any]] = {"c0": of_one}
         self.random = random.Random(f"{seed} {process}")
         self.stops_left = 1 if process < MOST_STOPS else 0
         self.lead: Agent | None = None
