@@ -387,19 +387,24 @@ class RecordLog(MemoryLog):
         file = self._file or (self._given[0] if self._given is not None else None)
         is_state = file is not None and (file.elsewhere is not None or is_keyed(file.path))
         if is_state or isinstance(error, SessionBusy):
-            waits = self._file is not None and self._file.elsewhere is None and isinstance(error, OSError)
-            if waits and self._lost is not None:  # the turn ends already
-                return
-            self._failed = not waits
-            is_of_disk = isinstance(error, OSError) and file is not None and file.elsewhere is None
-            self._lost = _later(error) if is_of_disk else error
-            raise self._stops(self._lost) from None
+            self._stop_for(error, file)
+            return
         self._failed = True
         if not isinstance(error, (OSError, ValueError)):  # ValueError: a setting that cannot be read
             raise error
         warn(self._agent, "record", error)
         if self._file is not None and is_given_up(self._agent):
             self._file.give_up()
+
+    def _stop_for(self, error: Exception, file: RecordFile | None) -> None:
+        """Stop the turn of a session that is the program's state, unless it stops already."""
+        is_of_disk = isinstance(error, OSError) and file is not None and file.elsewhere is None
+        waits = is_of_disk and self._file is not None
+        if waits and self._lost is not None:
+            return
+        self._failed = not waits
+        self._lost = _later(error) if is_of_disk else error
+        raise self._stops(self._lost) from None
 
     def _stops(self, error: Exception) -> BaseException:
         """What ends the turn, or what the program gets outside of one."""

@@ -245,12 +245,17 @@ class ShellHooks:
             began = time.monotonic()
             outcome = self._outcome(agent, hook, payload)
             decision.take(outcome, plain=event in _PLAIN or hook.kind == "http")
-            is_guard = event in GUARDS and not hook.in_background  # nobody waits for what one in the background says
-            refuses = is_guard and self.fail_closed and outcome.failure is not None
-            if refuses:
-                decision.block = decision.block or f"a hook failed: {outcome.failure}"
-            self._note(agent, hook, outcome, (time.monotonic() - began) * 1000, _told(hook, outcome, is_guard, refuses))
+            told = self._refuse_failed(decision, hook, outcome)
+            self._note(agent, hook, outcome, (time.monotonic() - began) * 1000, told)
         return decision
+
+    def _refuse_failed(self, decision: Decision, hook: Hook, outcome: Outcome) -> str | None:
+        """Refuse where a guard has failed; what the person is told of it."""
+        is_guard = hook.event in GUARDS and not hook.in_background  # nobody waits for what one in the background says
+        refuses = is_guard and self.fail_closed and outcome.failure is not None
+        if refuses:
+            decision.block = decision.block or f"a hook failed: {outcome.failure}"
+        return _told(hook, outcome, is_guard, refuses)
 
     def _outcome(self, agent: Agent, hook: Hook, payload: dict[str, Any]) -> Outcome:
         if hook.kind == "command":
