@@ -7,7 +7,7 @@ import copy
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from connectagent import (
     HandlerError,
@@ -42,6 +42,8 @@ from connectagent_adk.translation import (
 
 if TYPE_CHECKING:
     from connectagent import Agent
+
+_Answer = TypeVar("_Answer", bound="str | LLMResponse | None")
 
 _ANSWERING = ("before_agent_callback", "before_model_callback", "after_model_callback", "on_model_error_callback")
 _RAN = ("success", "stand_in", "recovered")  # what became of a call that after_tool_callback is for
@@ -218,7 +220,7 @@ class AdkCallbacks:
             decided.add(mine)
         return value
 
-    def _heard(self, agent: Agent, callback: Callback, value: Any, answer: Any) -> Any:
+    def _heard(self, agent: Agent, callback: Callback, value: Any, answer: _Answer) -> _Answer:
         """Note where an answer is to stand in the conversation as the user's."""
         if answer is not None and is_of_user(value):
             turn_of(agent, self._services).of_user[id(callback)] = text_in(content_of(value))
