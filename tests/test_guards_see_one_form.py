@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import connectagent_approve
 import connectagent_policy
 import pytest
 from argument_types import KINDS, tool_function
 from connectagent_adk import adk_callbacks
+from connectagent_approve import Approve
 from connectagent_policy import Policy
 from connectagent_shellhooks import ShellHooks
 from connectagent_shellhooks.running import Outcome
@@ -87,6 +89,38 @@ def test_guards_see_the_form_of_each_spelling(
     assert [text(entry["arguments"]) for entry in entries] == expected
     for guard, shown in seen.by_guard.items():
         assert sorted(shown) == sorted(expected), guard
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_person_is_shown_the_form_of_each_spelling(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100000")
+    monkeypatch.setattr(connectagent_approve, "can_ask", lambda: True)
+    monkeypatch.setattr(connectagent_approve, "_read", lambda question: "y")
+    tool = Tool.from_function(tool_function(KINDS[name].type))
+    sent = sendable(name)
+    llm = ScriptedLLM(*(call("take", value=one) for one in sent), "Done.")
+    agent = Agent("a", [tool], llm=llm, plugins=[Approve()], log=False, quiet=True, max_iterations=200)
+    agent.input("Go")
+    shown = capsys.readouterr().err.split("a wants to call take")[1:]
+    assert len(shown) == len(sent)
+    for one, printed in zip(sent, shown, strict=True):
+        form = tool.canonical({"value": one})["value"]
+        as_text = form if isinstance(form, str) else json.dumps(form, ensure_ascii=False)
+        lines = [connectagent_approve._visible(line) for line in as_text.splitlines() or [""]]
+        expected = "\n".join(["  value:", *(f"  | {line}" for line in lines)])
+        assert printed.strip("\n") == expected
+
+
+class Posing:
+    def __repr__(self) -> str:
+        return "ann"
+
+
+def test_an_object_is_not_shown_as_a_text() -> None:
+    shown = connectagent_approve._json({"to": [Posing()]})
+    assert shown == '{"to": ["<test_guards_see_one_form.Posing: ann>"]}'
 
 
 def test_the_sample_says_how_many() -> None:
