@@ -17,9 +17,6 @@ from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
 REFUSES = re.compile(r"raise ToolRejected|\.end_turn\(|raise Pause\b")
-LEFT_OUT = {"adk", "budget"}
-"""The callbacks of ADK are other people's guards; a budget has tests of its own."""
-
 Make = Callable[[Path, pytest.MonkeyPatch], dict[str, Any]]
 ROWS: dict[tuple[str, str], tuple[Make, str]] = {}
 """By guard and by what fails: the arguments of the agent, and what the person reads."""
@@ -110,6 +107,64 @@ def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return judge("Yes, of course.")
 
 
+@row("trust", "the judge gives a key twice", "could not be judged")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return judge('{"allowed": false, "allowed": true, "reason": "x"}')
+
+
+def policy_text(*answers: Any) -> dict[str, Any]:
+    """A policy in a text, which the agent's own model judges by."""
+    llm = ScriptedLLM(call("wipe"), *answers, "Done.")
+    return {"trust": "Allow nothing that cannot be undone.", "llm": llm}
+
+
+POLICY_TEXTS = {
+    "fails": ProviderError("down", kind="server", provider="x"),
+    "answers garbage": "Yes, of course.",
+    "gives a key twice": '{"allowed": false, "allowed": true, "reason": "x"}',
+}
+for _what, _answer in POLICY_TEXTS.items():
+    ROWS["trust", f"the model of a policy in text {_what}"] = (
+        lambda folder, patch, answer=_answer: policy_text(answer)
+    ), "could not be judged"
+
+
+@row("budget", "its file of the day cannot be written", "cannot be kept")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_budget import Budget
+
+    patch.chdir(folder)
+    (folder / ".co").write_text("a file where a folder has to be")
+    return {"plugins": [Budget(tool_calls=5, per="day")]}
+
+
+@row("budget", "its file of the day is damaged", "cannot be kept")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_budget import Budget
+
+    patch.chdir(folder)
+    (folder / ".co").mkdir()
+    (folder / ".co" / "budget.json").write_text("{")
+    return {"plugins": [Budget(tool_calls=5, per="day")]}
+
+
+@row("budget", "its limit is no number", "is a number from 0 up")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_budget import Budget
+
+    return {"plugins": [lambda: Budget(usd=float("nan"))]}
+
+
+@row("adk", "a callback raises", "the list is gone")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_adk import adk_callbacks
+
+    def check(tool: Any, args: dict[str, Any], tool_context: Any) -> None:
+        raise OSError("the list is gone")
+
+    return {"plugins": [adk_callbacks(before_tool_callback=check)]}
+
+
 @row("redact", "its library is missing", "presidio is not installed")
 def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     import connectagent_redact
@@ -131,7 +186,7 @@ def hook(folder: Path, command: str, **more: Any) -> dict[str, Any]:
 
     plugin = ShellHooks(user=False, project=False, folder=str(folder))
     run = more.pop("run", command)
-    plugin._hooks = [Hook("PreToolUse", "", run, "command", 0.5)]
+    plugin._hooks = [Hook(more.pop("event", "PreToolUse"), "", run, "command", 0.5)]
     return {"plugins": [plugin]}
 
 
@@ -148,8 +203,23 @@ for _what, (_run, _told) in HOOKS.items():
     ROWS["shellhooks", _what] = (lambda folder, patch, run=_run: hook(folder, "", run=run)), _told
 
 
+@row("shellhooks", "one of UserPromptSubmit is missing", "exit code 127")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return hook(folder, "/no/such/hook", event="UserPromptSubmit")
+
+
+@row("shellhooks", "one of PermissionRequest is missing", "exit code 127")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_shellhooks.settings import Hook
+
+    given = hook(folder, "/no/such/hook", event="PermissionRequest")
+    ask = '{"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "ask"}}'
+    given["plugins"][0]._hooks.append(Hook("PreToolUse", "", f"echo '{ask}'", "command", 5))
+    return given
+
+
 def test_each_guard_has_a_row() -> None:
-    assert guards() - LEFT_OUT == {guard for guard, _ in ROWS}
+    assert guards() == {guard for guard, _ in ROWS}
 
 
 @pytest.mark.parametrize(("guard", "what"), ROWS, ids=[" ".join(one) for one in ROWS])
@@ -169,7 +239,7 @@ def test_it_refuses_and_the_person_is_told(
         given = make(tmp_path, monkeypatch)
         runs_once = given.pop("runs_once", False)
         given["plugins"] = [one() if callable(one) else one for one in given.get("plugins", ())]
-        llm = ScriptedLLM(call("wipe"), call("wipe"), "Done.")
+        llm = given.pop("llm", None) or ScriptedLLM(call("wipe"), call("wipe"), "Done.")
         agent = Agent("guarded", [wipe], llm=llm, log=False, **given)
         agent.input("Go")
     except Paused:

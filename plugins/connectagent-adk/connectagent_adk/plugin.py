@@ -43,7 +43,8 @@ from connectagent_adk.translation import (
 if TYPE_CHECKING:
     from connectagent import Agent
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer", bound="str | LLMResponse | None")
+
 _ANSWERING = ("before_agent_callback", "before_model_callback", "after_model_callback", "on_model_error_callback")
 _RAN = ("success", "stand_in", "recovered")  # what became of a call that after_tool_callback is for
 
@@ -219,7 +220,7 @@ class AdkCallbacks:
             decided.add(mine)
         return value
 
-    def _heard(self, agent: Agent, callback: Callback, value: Any, answer: Answer) -> Answer:
+    def _heard(self, agent: Agent, callback: Callback, value: Any, answer: _Answer) -> _Answer:
         """Note where an answer is to stand in the conversation as the user's."""
         if answer is not None and is_of_user(value):
             turn_of(agent, self._services).of_user[id(callback)] = text_in(content_of(value))

@@ -308,7 +308,12 @@ def _clipped(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=repr)
+    return json.dumps(value, ensure_ascii=False, default=_object)
+
+
+def _object(value: Any) -> str:
+    """An object of the program that is no JSON, named by its type: its `repr` alone can pass for a text."""
+    return f"<{type(value).__module__}.{type(value).__qualname__}: {value!r}>"
 
 
 def _read(question: str) -> str | None:
