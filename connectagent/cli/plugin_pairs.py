@@ -33,7 +33,7 @@ def orders(name: str, others: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [pair for other in beside for pair in ((name, other), (other, name))] or [(name,)]
 
 
-def tested(names: list[tuple[str, ...]], maker: Callable[[str], Any] | None = None) -> Iterator[Outcome]:
+def outcomes(names: list[tuple[str, ...]], maker: Callable[[str], Any] | None = None) -> Iterator[Outcome]:
     """Take plugins through the tester, each order in turn.
 
     Args:

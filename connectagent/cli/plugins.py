@@ -130,11 +130,11 @@ def test(name: str, others: tuple[str, ...]) -> None:
 
     A plugin says what it may change: `changes = {"messages"}` in its class, module or object.
     """
-    from connectagent.cli.plugin_pairs import orders, tested
+    from connectagent.cli.plugin_pairs import orders, outcomes
 
     failed = 0
     order = orders(name, others)
-    for outcome in tested(order):
+    for outcome in outcomes(order):
         said = f"{outcome.turns} turns" if outcome.turns is not None else "FAULTS"
         click.echo(plain(f"{', '.join(outcome.names)}: {said}"))
         if outcome.problem:
