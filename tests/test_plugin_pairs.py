@@ -1,4 +1,4 @@
-"""Plugins of this project keep the rules beside each other, in both orders; `CONNECTAGENT_TESTER=all` takes each pair."""
+"""Plugins of this project keep the rules beside each other, in any order; `CONNECTAGENT_TESTER=all` takes each pair."""
 
 from __future__ import annotations
 
