@@ -16,7 +16,7 @@ from connectagent.cli.plugin_pairs import orders, outcomes
 from connectagent.testing.plugin_tester.tester import declared_by
 
 ALL = os.environ.get("CONNECTAGENT_TESTER") == "all"
-SAMPLE = 2
+SAMPLE = 1  # a pair takes some seconds
 
 # How each is made; those that need a server or a large library are left out.
 MADE: dict[str, Callable[[Any], Any]] = {
