@@ -130,7 +130,9 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
         spent = spent_in(line for turn in turns[last + 1 :] for line in turn["lines"])
         if spent.calls:  # of a turn that was cut off
             sums["tokens"] = sums["tokens"] if spent.tokens is None else (sums["tokens"] or 0) + spent.tokens
-            sums["cost"] = None if None in (sums["cost"], spent.cost) else sums["cost"] + spent.cost
+            known = sums.pop("known_cost", sums["cost"]) + spent.known_cost
+            sums["cost"] = None if None in (sums["cost"], spent.cost) else known
+            sums |= {"known_cost": known} if sums["cost"] is None else {}
         assert summary.totals.data() == sums
 
 

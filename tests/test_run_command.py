@@ -106,6 +106,7 @@ def test_json_is_the_outcome_for_programs(tmp_path: Path) -> None:
         "iteration": 2,
         "tokens": 4800,
         "cost": 0.04,
+        "known_cost": 0.04,
         "record": str(record),
     }
     assert done.stderr == ""

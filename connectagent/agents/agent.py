@@ -366,7 +366,7 @@ class Agent(Repeatable):
     @property
     def total_cost(self) -> float:
         """USD, for all model calls in this session whose price is known, including those of inner agents."""
-        return self.spent.usage.cost or 0.0
+        return self.spent.known_cost
 
     @property
     def record(self) -> Path | None:

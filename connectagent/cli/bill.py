@@ -138,7 +138,7 @@ def _data(found: Bill) -> dict[str, Any]:
     usage, items = found.spent.usage, sorted(found.items.values(), key=_size)
     totals: dict[str, Any] = {"calls": found.spent.calls, "tokens": found.spent.tokens}
     totals |= {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-    totals |= {"cached_tokens": usage.cached_tokens, "cost": found.spent.cost}
+    totals |= {"cached_tokens": usage.cached_tokens, "cost": found.spent.cost, "known_cost": found.spent.known_cost}
     notes = {"unknown_prices": found.unpriced, "divided_evenly": found.even, "with_files": found.images}
     breaks = [asdict(one) for one in found.breaks]
     return {**totals, "parts": [asdict(item) for item in items], "breaks": breaks, **notes, "divided": DIVIDED}
@@ -146,7 +146,8 @@ def _data(found: Bill) -> dict[str, Any]:
 
 def _show(path: Path, found: Bill, most: int, without: dict[str, Any] | None) -> None:
     spent = found.spent
-    head = f"{many(spent.calls, 'model call')}, {sum_text(spent.tokens)} tokens, {cost_text(spent.cost)}"
+    cost = cost_text(spent.cost, spent.known_cost)
+    head = f"{many(spent.calls, 'model call')}, {sum_text(spent.tokens)} tokens, {cost}"
     echo(f"{visible(path.name)}: {head}")
     if not found.items:
         return

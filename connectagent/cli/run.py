@@ -105,7 +105,8 @@ def _outcome(agent: Any, result: Any) -> dict[str, Any]:
     kept = {key: session.get(key) for key in ("outcome", "turn", "iteration")}
     path, spent = agent.log.path, agent.spent
     record = None if path is None else str(path)
-    return {"result": result, "agent": agent.name, **kept, "tokens": spent.tokens, "cost": spent.cost, "record": record}
+    sums = {"tokens": spent.tokens, "cost": spent.cost, "known_cost": spent.known_cost}
+    return {"result": result, "agent": agent.name, **kept, **sums, "record": record}
 
 
 def _was_streamed(agent: Any, result: Any) -> bool:

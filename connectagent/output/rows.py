@@ -208,7 +208,7 @@ def spent_texts(spent: Spent) -> list[str]:
     """What model calls took, in short: tokens and US dollars, `?` where a price is unknown; [] without tokens."""
     if not spent.tokens:
         return []
-    known = price(spent.usage.cost) if spent.usage.cost else ""
+    known = price(spent.known_cost) if spent.known_cost else ""
     cost = known if spent.priced else " + ".join(filter(None, (known, "?" if known else "cost ?")))
     return [f"{tokens(spent.tokens)} tok", cost]
 

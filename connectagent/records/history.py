@@ -21,7 +21,7 @@ from connectagent.session.history import History
 from connectagent.session.journal import WITHHELD, Journal, only_says_stopped, place_of, turns_in
 from connectagent.session.prompt import prompt_changes
 from connectagent.session.snapshot import clone
-from connectagent.session.usage import duration_of, spent_in
+from connectagent.session.usage import Totals, duration_of, own_tools, spent_in
 
 Kind = TypeVar("Kind", bound=History)
 
@@ -186,27 +186,29 @@ def joined_turns(record: dict[str, Any]) -> list[dict[str, Any]]:
     parts: list[Part] = []
     for item in record["turns"]:
         _join(parts, item, anew=True)
-    return [_joined(part) if len(part.items) > 1 else part.last for part in parts]
+    return [_joined(part, record.get("agent")) if len(part.items) > 1 else part.last for part in parts]
 
 
-def _joined(part: Part) -> dict[str, Any]:
+def _joined(part: Part, agent: Any) -> dict[str, Any]:
     first, void = part.items[0], void_entries(part)
     trace = [entry for item in part.items for entry in item["trace"] if id(entry) not in void]
     turn = {**part.last, "input": first.get("input"), "trace": trace, "lines": part.lines}
-    for key, values in zip(("tokens", "cost"), zip(*map(_sums_of, part.items), strict=True), strict=True):
-        turn[key] = None if None in values else sum(values)
+    turn |= _sums_of(part.items)
     turn["duration_ms"] = round(sum(map(duration_of, part.items)))
     if "tools_called" in part.last:
-        turn["tools_called"] = [entry.get("tool_name") for entry in trace if entry.get("type") == "tool_execution"]
+        turn["tools_called"] = own_tools((one for one in trace if one.get("type") == "tool_execution"), agent)
     return turn
 
 
-def _sums_of(item: dict[str, Any]) -> tuple[Any, Any]:
-    """Tokens and cost of an item; for one that never ended, from its lines."""
-    if "cost" in item:
-        return item.get("tokens"), item["cost"]
-    spent = spent_in(item["lines"])
-    return spent.tokens, spent.cost
+def _sums_of(items: list[dict[str, Any]]) -> dict[str, Any]:
+    """Tokens and cost of a turn's items; of one that never ended, from its lines."""
+    sums = Totals()
+    for item in items:
+        if "cost" in item:
+            sums.include(item.get("tokens"), item["cost"], item.get("known_cost"))
+        else:
+            sums.spend(spent_in(item["lines"]))
+    return {"tokens": sums.tokens, "cost": sums.cost, "known_cost": sums.known_cost}
 
 
 def history_of(path: Path) -> History:

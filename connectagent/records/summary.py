@@ -68,7 +68,9 @@ class Summary:
         """The summary as data for JSON."""
         sums = (self.totals or Totals(tokens=None, cost=None)).data() | {"turns": self.turns}
         if self.totals is None:
-            sums |= {"iterations": None, "tools": None}
+            sums |= {"iterations": None, "tools": None, "known_cost": None}
+        else:
+            sums["known_cost"] = self.totals.known_cost
         return {
             "path": str(self.path),
             "id": self.id,
@@ -190,7 +192,7 @@ class _Tail(NamedTuple):
         """The sums, with the model calls after them."""
         spent = spent_in(self.calls, running)
         if self.totals is not None and spent.calls:
-            self.totals.spend(spent.tokens, spent.cost)
+            self.totals.spend(spent)
         return self.totals
 
 
@@ -245,7 +247,9 @@ def _sums(raw: str) -> Totals | None:
         names = [field.name for field in dataclasses.fields(Totals)]
         known: dict[str, Any] = {name: sums.get(name) for name in names} if isinstance(sums, dict) else {}
         whole = (known.get(name) for name in ("turns", "iterations", "tools"))
-        may_lack = (known.get(name) for name in ("tokens", "cost") if known.get(name) is not None)
+        if known.get("known_cost") is None:  # all prices are known, or an earlier version wrote the line
+            known["known_cost"] = known.get("cost") or 0.0
+        may_lack = (known.get(name) for name in ("tokens", "cost", "known_cost") if known.get(name) is not None)
         if all(type(value) is int for value in whole) and all(type(value) in (int, float) for value in may_lack):
             return Totals(**known)
     return None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from itertools import takewhile
+from collections.abc import Sequence
 from typing import Any
 
 from connectagent.data import TraceEntry
 from connectagent.errors import Cancelled, Paused
 from connectagent.output.text import describe
 from connectagent.records.encode import Encoder
-from connectagent.session.journal import is_aside, only_says_stopped
+from connectagent.session.journal import is_aside
 from connectagent.session.observers import PROGRAM
 from connectagent.session.state import lasting, state_change
-from connectagent.session.usage import Totals
+from connectagent.session.usage import Spent, Totals, own_tools, tool_calls
 
 
 class TurnItem:
@@ -25,26 +25,23 @@ class TurnItem:
         self.begun = False  # whether it has the user's message: else it is begun anew
         self.resumed = False  # whether it began in another process
         self.anchor: Any = None  # the message at that place, to find the place again
-        self.tools: list[Any] = []  # of the root agent
-        self.calls = 0  # of tools, by all agents
+        self.calls: list[TraceEntry] = []  # of tools, by all agents
+        self.lines_before: list[TraceEntry] = []  # of earlier items of the turn
         self.iterations: set[str] = set()
         self.iterations_before: set[str] = set()  # counted already
-        self.stopped_before = 0  # calls that the last stop interrupted, which are made again
 
     def resume(self, lines: list[TraceEntry]) -> None:
         """Go on with a turn that has these lines already."""
-        self.resumed, self.iterations_before = True, iterations_in(lines)
+        self.resumed = True
+        self.iterations_before = iterations_in(lines)
         last = max((number for number, line in enumerate(lines) if line.get("type") == "resumed"), default=len(lines))
-        for line in takewhile(lambda line: line.get("type") != "resumed", reversed(lines[:last])):
-            self.stopped_before += only_says_stopped(line)
+        self.lines_before = lines[:last]
 
     def count(self, agent: Any, entry: TraceEntry) -> None:
         """Count an entry; `agent` is the root."""
         kind, own = entry.get("type"), entry.get("branch") in (None, agent.name)
         if kind == "tool_execution":
-            self.calls += 1
-            if own and not str(entry.get("id", "")).count("/turn:"):
-                self.tools.append(entry.get("tool_name"))
+            self.calls.append(entry)
         elif kind == "llm_call":
             self.iterations |= iterations_in([entry])
         elif kind == "user_input" and own:
@@ -52,10 +49,24 @@ class TurnItem:
             messages = agent.conversation.snapshot.originals
             self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
 
-    def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
-        """Add the turn to the session's sums: once, however often it was resumed."""
+    def add_to(self, totals: Totals, calls: int, spent: Spent | None) -> None:
+        """Add the turn to the session's sums: once, however often it was resumed.
+
+        Args:
+            totals: the sums.
+            calls: the turn's tool calls so far, with those of earlier items.
+            spent: what this item spent; None where that is in the sums.
+        """
         iterations = len(self.iterations - self.iterations_before)
-        totals.add(self.begun and not self.resumed, iterations, self.calls - self.stopped_before, tokens, cost)
+        tools = calls - len(tool_calls(self.lines_before))
+        totals.add(self.begun and not self.resumed, iterations, tools, spent)
+
+    def _tool_calls(self, lines: Sequence[TraceEntry]) -> list[TraceEntry]:
+        """The turn's tool calls. A turn that was not resumed seldom has void lines: then no look-up is made."""
+        ids = [str(call.get("id") or number) for number, call in enumerate(self.calls)]
+        if not self.resumed and len(set(ids)) == len(ids) and not any("/on_error" in id for id in ids):
+            return self.calls
+        return tool_calls(lines)
 
     def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
         """The lines that end the turn's item."""
@@ -65,13 +76,15 @@ class TurnItem:
         long = [
             [plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.boundary.slow_calls
         ]
-        self.add_to(totals, tokens, spent.cost)
+        calls = self._tool_calls(turn.log.lines())
+        self.add_to(totals, len(calls), spent)
         pairs = {
             "model": encoder.scalar(agent.llm.model),
             "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
             "tokens": encoder.line(tokens),
             "cost": encoder.line(spent.cost),
-            "tools_called": encoder.line(self.tools),
+            **({"known_cost": encoder.line(spent.known_cost)} if spent.cost is None else {}),
+            "tools_called": encoder.line(own_tools(calls, agent.name)),
             "result": encoder.line(result),
             "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
             "messages": encoder.messages(self._own(agent.conversation.snapshot)),

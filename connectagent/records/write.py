@@ -33,7 +33,7 @@ from connectagent.session.journal import (
     is_inside,
     place_of,
 )
-from connectagent.session.usage import Totals, spent_in
+from connectagent.session.usage import Totals, spent_in, tool_calls
 from connectagent.settings import enabled, looking_once
 
 
@@ -259,7 +259,7 @@ class RecordLog(MemoryLog):
     def _append_between(self, line: TraceEntry, text: str) -> None:
         """Add a line between turns, of a tool that the program executed or of what it changed."""
         if (spent := spent_in([line], running=True)).calls:
-            self._totals.spend(spent.tokens, spent.cost)
+            self._totals.spend(spent)
         if self._between:
             self._write(text)
         elif line["type"] == "tool_execution" or _begins_outside(line) or "undone" in line:
@@ -486,8 +486,10 @@ def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
     totals = summarise(origin.record, held=True).totals or Totals()
     for before, item in origin.unsummed:
         killed = TurnItem(0)
-        killed.resumed, killed.iterations_before = bool(item.get("resumed")), iterations_in(before)
+        killed.resumed = bool(item.get("resumed"))
+        killed.iterations_before = iterations_in(before)
+        killed.lines_before = before
         for line in item["lines"]:
             killed.count(agent, line)
-        killed.add_to(totals, None, 0.0)
+        killed.add_to(totals, len(tool_calls([*before, *item["lines"]])), None)
     return totals

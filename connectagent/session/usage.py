@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from connectagent import frame
 from connectagent.data import TokenUsage, TraceEntry
-from connectagent.session.journal import BEGAN, DECIDED, is_inside, place_of, turns_in
+from connectagent.session.journal import BEGAN, DECIDED, Journal, is_inside, only_says_stopped, place_of, turns_in
 
 _MODEL = re.compile(r"/model\d+$")  # the places of attempts at a model
 
@@ -60,6 +60,11 @@ class Spent:
         """USD, or None if a price is not known."""
         return self.usage.cost if self.priced else None
 
+    @property
+    def known_cost(self) -> float:
+        """USD, of the calls whose price is known."""
+        return self.usage.cost or 0.0
+
     def data(self) -> TokenUsage:
         """The sum as it is in entries of the trace."""
         return dataclasses.replace(self.usage, cost=self.cost)
@@ -100,6 +105,7 @@ class Totals:
         tokens: input and output of all model calls, including those of a turn that has not ended; None if no
             provider reported any.
         cost: their price in USD; None if a price is not known.
+        known_cost: the sum of the known prices.
     """
 
     turns: int = 0
@@ -107,22 +113,33 @@ class Totals:
     tools: int = 0
     tokens: int | None = None
     cost: float | None = 0.0
+    known_cost: float = 0.0
 
-    def add(self, turns: int, iterations: int, tools: int, tokens: int | None, cost: float | None) -> None:
+    def add(self, turns: int, iterations: int, tools: int, spent: Spent | None) -> None:
         """Add the sums of one or several turns."""
         self.turns += turns
         self.iterations += iterations
         self.tools += tools
-        self.spend(tokens, cost)
+        if spent is not None:
+            self.spend(spent)
 
-    def spend(self, tokens: int | None, cost: float | None) -> None:
+    def spend(self, spent: Spent) -> None:
         """Add the tokens and cost of model calls."""
-        self.tokens = self.tokens if tokens is None else (self.tokens or 0) + tokens
-        self.cost = None if cost is None or self.cost is None else self.cost + cost
+        self.include(spent.tokens, spent.cost, spent.known_cost)
+
+    def include(self, tokens: int | None, cost: float | None, known_cost: float | None) -> None:
+        """Add sums as a record has them; `known_cost` is only needed where `cost` is None."""
+        if tokens is not None:
+            self.tokens = (self.tokens or 0) + tokens
+        self.known_cost += (known_cost or 0.0) if cost is None else cost
+        self.cost = None if cost is None or self.cost is None else self.known_cost
 
     def data(self) -> dict[str, Any]:
         """The sums as the record holds them, under `session` of each turn's summary."""
-        return dataclasses.asdict(self)
+        data = dataclasses.asdict(self)
+        if self.cost is not None:
+            del data["known_cost"]
+        return data
 
 
 @dataclass(slots=True)
@@ -186,6 +203,24 @@ def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent 
     for _ in () if running else begun:
         spent.add(None)
     return spent
+
+
+def tool_calls(lines: Sequence[TraceEntry]) -> list[TraceEntry]:
+    """The tool calls in the lines of a turn: each call once, as the trace has it after a pause or a kill too."""
+    void = Journal(lines).void
+    resumed = max((number for number, line in enumerate(lines) if line.get("type") == "resumed"), default=0)
+    found = []
+    for number, line in enumerate(lines):
+        is_made_again = number < resumed and only_says_stopped(line)
+        if line.get("type") == "tool_execution" and number not in void and not is_made_again:
+            found.append(line)
+    return found
+
+
+def own_tools(calls: Iterable[TraceEntry], agent: str | None) -> list[Any]:
+    """The names of the tools that the root agent called, from the calls of its tree."""
+    own = (call for call in calls if call.get("branch") in (None, agent))
+    return [call.get("tool_name") for call in own if "/turn:" not in str(call.get("id", ""))]
 
 
 def spent_inside(lines: Iterable[TraceEntry]) -> dict[str, Spent]:

@@ -42,7 +42,7 @@ def _markdown_lines(record: dict[str, Any], findings: Sequence[dict[str, Any]]) 
             yield from ("", _fenced(turn.get("input")))
         yield from _entries(turn["trace"], Inside(turn["lines"]), "")
         if not between:
-            cost = cost_text(number_of(turn.get("cost")))
+            cost = cost_text(number_of(turn.get("cost")), number_of(turn.get("known_cost")))
             yield from ("", f"**{_one(turn.get('status') or 'never ended')}**, cost {cost}")
             yield from (part for key in ("error", "result") if turn.get(key) for part in ("", _fenced(turn[key])))
     for one in findings:

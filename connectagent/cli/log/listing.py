@@ -79,6 +79,6 @@ def _cells(summary: Summary) -> list[str]:
         f"{'?' if summary.turns is None else summary.turns}/{sums.iterations if sums else '?'}",
         str(sums.tools if sums else "?"),
         sum_text(sums.tokens if sums else None),
-        cost_text(sums.cost if sums else None),
+        cost_text(sums.cost, sums.known_cost) if sums else cost_text(None),
         summary.first_words,
     ]

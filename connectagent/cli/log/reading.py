@@ -163,9 +163,11 @@ def sum_text(count: int | None) -> str:
     return "?" if count is None else tokens(count)
 
 
-def cost_text(cost: float | None) -> str:
-    """US dollars, shortened; `?` for None."""
-    return "?" if cost is None else price(cost)
+def cost_text(cost: float | None, known: float | None = None) -> str:
+    """US dollars, shortened; `?` for None, behind the part that is known."""
+    if cost is not None:
+        return price(cost)
+    return f"{price(known)} + ?" if known else "?"
 
 
 def local_time(when: Any, pattern: str = "%Y-%m-%d %H:%M") -> str:

@@ -117,7 +117,7 @@ def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
         used = number_of(turn.get("tokens"))
         parts.append(duration(number_of(turn.get("duration_ms")) or 0))
         parts.append(f"{sum_text(None if used is None else int(used))} tok")
-        parts.append(cost_text(number_of(turn.get("cost"))))
+        parts.append(cost_text(number_of(turn.get("cost")), number_of(turn.get("known_cost"))))
     style = "red" if status in _BAD else "green" if status == "answered" else "yellow"
     ends = [
         Node(((_cut(turn[key], full), "red" if key == "error" else ""),))

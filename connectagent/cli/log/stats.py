@@ -55,7 +55,8 @@ class _Sums:
     def data(self, counted: str) -> dict[str, Any]:
         times = {"median_ms": self.percentile(0.5), "p95_ms": self.percentile(0.95)}
         sums = {counted: self.count, "failed": self.failed, "statuses": dict(self.statuses)}
-        return {"sessions": self.sessions, **sums, "tokens": self.spent.tokens, "cost": self.spent.cost, **times}
+        spent = {"tokens": self.spent.tokens, "cost": self.spent.cost, "known_cost": self.spent.known_cost}
+        return {"sessions": self.sessions, **sums, **spent, **times}
 
 
 @click.command("stats", short_help="Sums of all sessions by agent, model and tool.")
@@ -148,7 +149,7 @@ def _show(name: str, counted: str, all_sums: dict[str, _Sums]) -> None:
     cells = []
     for key, sums in sorted(all_sums.items(), key=lambda item: -item[1].count):
         times = ["" if ms is None else duration(ms) for ms in (sums.percentile(0.5), sums.percentile(0.95))]
-        spent = [sum_text(sums.spent.tokens), cost_text(sums.spent.cost)] if spends else []
+        spent = [sum_text(sums.spent.tokens), cost_text(sums.spent.cost, sums.spent.known_cost)] if spends else []
         statuses = ", ".join(f"{status} {count}" for status, count in sums.statuses.most_common())
         cells.append([key, str(sums.sessions), str(sums.count), str(sums.failed), *spent, *times, statuses])
     show_table(columns, cells)

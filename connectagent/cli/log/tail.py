@@ -112,5 +112,6 @@ def _ended(turn: dict[str, Any]) -> list[Row]:
     used = number_of(turn.get("tokens"))
     right = [duration(number_of(turn.get("duration_ms")) or 0), f"{sum_text(int(used) if used else None)} tok"]
     text = turn.get("error") or turn.get("result") or ""
-    head = Row(2, ((status, style),), "  ".join([*right, cost_text(number_of(turn.get("cost")))]), stack=True)
+    cost = cost_text(number_of(turn.get("cost")), number_of(turn.get("known_cost")))
+    head = Row(2, ((status, style),), "  ".join([*right, cost]), stack=True)
     return [head, Row(4, ((visible(text), ""),), wrap=True)]

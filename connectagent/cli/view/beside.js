@@ -86,7 +86,7 @@ export async function showBeside(name, other) {
     ["iterations", (one) => one.iterations ?? "?"],
     ["tool calls", (one) => one.tools ?? "?"],
     ["tokens", (one) => amount(one.tokens)],
-    ["cost", (one) => priceOrUnknown(one.cost)],
+    ["cost", (one) => priceOrUnknown(one.cost, one.known_cost)],
   ];
   const table = lines.map(([label, value]) => {
     const [one, two] = both.map(({summary}) => String(value(summary)));

@@ -24,7 +24,7 @@ export function showHead(session) {
     ["model calls", of("model")],
     ["tool calls", of("tool")],
     ["tokens", summary.tokens === null ? "?" : tokens(summary.tokens)],
-    ["cost", priceOrUnknown(summary.cost)],
+    ["cost", priceOrUnknown(summary.cost, summary.known_cost)],
     ["time", duration(time)],
   ];
   at("sums").replaceChildren(...sums.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

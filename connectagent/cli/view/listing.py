@@ -15,7 +15,7 @@ from connectagent.session.usage import spent_inside
 
 _FOUND = "bisect", "bisect not confirmed"  # the badges
 _OF_A_RESULT = ("status", "bad", "text", "ms", "error", "badges")  # keys of a row
-_OF_AN_END = ("status", "duration_ms", "tokens", "cost", "result", "error")
+_OF_AN_END = ("status", "duration_ms", "tokens", "cost", "known_cost", "result", "error")
 
 
 def is_on_page(line: dict[str, Any]) -> bool:
@@ -141,7 +141,7 @@ class Listing:
         """End the newest turn; `item` has its summary."""
         end: dict[str, Any] = {key: item[key] for key in _OF_AN_END if item.get(key) is not None}
         for key, value in end.items():
-            number = key in ("duration_ms", "tokens", "cost")
+            number = key in ("duration_ms", "tokens", "cost", "known_cost")
             end[key] = number_of(value) if number else excerpt(data_text(value), 600)["text"]
         if "cost" in item and item["cost"] is None:
             end["cost"] = None  # unknown, not zero
@@ -170,7 +170,8 @@ class Listing:
                 one["ms"] = None  # not known before the end
             one["turns"] = len(turns[branch])
             if branch in spent:
-                one |= {"tokens": spent[branch].tokens, "cost": spent[branch].cost, "calls": spent[branch].calls}
+                paid = spent[branch]
+                one |= {"tokens": paid.tokens, "cost": paid.cost, "known_cost": paid.known_cost, "calls": paid.calls}
         places = {branch: number for number, branch in enumerate(found)}
         return sorted(found.values(), key=lambda one: _path(one["branch"], places))
 

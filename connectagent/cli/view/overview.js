@@ -196,13 +196,13 @@ export function showAgents(session) {
   const amount = (/** @type {any} */ value) => (typeof value === "number" ? tokens(value) : "?");
   const rows = agents.map((/** @type {any} */ agent) =>
     line(agentLink(agent, ""), agent.branch.split(".").length - 1, [
-      agent.turns, agent.calls ?? 0, amount(agent.tokens), priceOrUnknown(agent.cost), agent.ms === null ? "?" : duration(agent.ms),
+      agent.turns, agent.calls ?? 0, amount(agent.tokens), priceOrUnknown(agent.cost, agent.known_cost), agent.ms === null ? "?" : duration(agent.ms),
     ]),
   );
   const calls = all.filter((/** @type {any} */ row) => row.kind === "model").length;
   const ms = segmentsOf(session).reduce((/** @type {number} */ sum, /** @type {any} */ part) => sum + part.seconds, 0) * 1000;
   const root = line(summary.agent, 0, [
-    summary.turns ?? "?", calls, amount(summary.tokens), priceOrUnknown(summary.cost), duration(ms),
+    summary.turns ?? "?", calls, amount(summary.tokens), priceOrUnknown(summary.cost, summary.known_cost), duration(ms),
   ]);
   const heads = ["agent", "turns", "model calls", "tokens", "cost", "time"].map((name) => el("th", {scope: "col"}, name));
   box.replaceChildren(

@@ -138,7 +138,7 @@ def _summary(record: dict[str, Any]) -> dict[str, Any]:
     started = record.get("started")
     when = started.isoformat().replace("+00:00", "Z") if isinstance(started, datetime.datetime) else None
     spent = spent_in(line for turn in record["turns"] for line in turn["lines"])
-    sums = {"tokens": spent.tokens, "cost": spent.cost}
+    sums = {"tokens": spent.tokens, "cost": spent.cost, "known_cost": spent.known_cost}
     return {"name": pairs.get("agent", "record"), "started": when, "status": status, **sums, **pairs}
 
 

@@ -74,8 +74,14 @@ export function price(cost) {
   return cost < 1 ? `$${cost.toFixed(4)}` : `$${cost.toFixed(2)}`;
 }
 
-/** @param {number | null | undefined} cost */
-export const priceOrUnknown = (cost) => (typeof cost === "number" ? price(cost) : "?");
+/**
+ * @param {number | null | undefined} cost
+ * @param {number | null | undefined} [known] the sum of the known prices, where one is not known
+ */
+export function priceOrUnknown(cost, known) {
+  if (typeof cost === "number") return price(cost);
+  return known ? `${price(known)} + ?` : "?";
+}
 
 /** @param {string | null | undefined} iso */
 export function when(iso) {

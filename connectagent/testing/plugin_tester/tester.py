@@ -50,6 +50,30 @@ class Checked(NamedTuple):
     hooks: set[str]
 
 
+class Declared(NamedTuple):
+    """What plugins declare about themselves.
+
+    Attributes:
+        changes: the kinds of change, optional ones with `?`.
+        shares_state: whether agents that have one of them see each other.
+    """
+
+    changes: frozenset[str]
+    shares_state: bool
+
+
+def declared_by(plugin: Any) -> Declared:
+    """What a plugin, or each of a list, declares in its attributes `changes` and `shares_state`."""
+    if isinstance(plugin, (list, tuple)):
+        each = [declared_by(one) for one in plugin]
+        kinds = (f"{kind.removesuffix('?')}?" for own in each for kind in own.changes)
+        return Declared(frozenset(kinds), any(own.shares_state for own in each))
+    given = getattr(plugin, "changes", ())
+    if not isinstance(given, (set, frozenset, tuple, list)) or not all(isinstance(kind, str) for kind in given):
+        given = ()  # an attribute that means something else
+    return Declared(frozenset(given), getattr(plugin, "shares_state", False) is True)
+
+
 class AgentTester:
     """Drives plugins along every path of a turn, with models that follow a script."""
 
@@ -57,9 +81,9 @@ class AgentTester:
         self,
         plugin: Any,
         *,
-        changes: Iterable[str] = (),
+        changes: Iterable[str] | None = None,
         raises: Iterable[type[BaseException]] = (),
-        shares_state: bool = False,
+        shares_state: bool | None = None,
         tools: Any = None,
         responses: Iterable[Any] = (),
         answers: Iterable[Any] = ("Noted.",),
@@ -82,9 +106,12 @@ class AgentTester:
             changes: what it may change: `messages`, `state`, `session`, `trace`, `request`, `response`, `arguments`,
                 `result`, `rejection`, `retry`, `pause`, `turn`, `tools`, `agent`, `terminal` (it prints), `outside` (it
                 writes files, runs programs or opens connections), `interrupts` (it deals with Ctrl-C itself). A change
-                that no turn sees is a fault, unless it is optional: `pause?`.
+                that no turn sees is a fault, unless it is optional: `pause?`. None takes what the plugin itself
+                declares, as `changes = {"messages"}` in its class, module or object; in a list of plugins each
+                declared change is optional, since one plugin may leave another nothing to do.
             raises: the exceptions that it raises on purpose.
-            shares_state: whether agents that have the plugin shall see each other, as with a cache.
+            shares_state: whether agents that have the plugin shall see each other, as with a cache. None takes what
+                the plugin declares: `shares_state = True`.
             tools: tools of your own, called by `responses` only.
             responses: one more path: what the model answers, as `ScriptedLLM` takes it.
             answers: what the model answers, over and over, when the plugin itself asks it.
@@ -99,11 +126,16 @@ class AgentTester:
             ToolDefinitionError: a tool of it cannot be used.
         """
         __tracebackhide__ = True
+        make = _maker(plugin)
+        if changes is None or shares_state is None:
+            own = declared_by(make())
+            changes = own.changes if changes is None else changes
+            shares_state = own.shares_state if shares_state is None else shares_state
         rules = {*_known(leave_out, RULES, "leave_out", "rule"), *(["shares state"] if shares_state else [])}
         kinds = [changes] if isinstance(changes, str) else list(changes)
         optional = frozenset(kind.removesuffix("?") for kind in kinds if kind.endswith("?"))
         declared = _known((kind.removesuffix("?") for kind in kinds), CHANGES, "changes", "kind of change")
-        check = Check(_maker(plugin), declared, tuple(raises), agent_options, Effects(limit_s))
+        check = Check(make, declared, tuple(raises), agent_options, Effects(limit_s))
         check.optional = optional
         check.tools, check.answers, check.prompt = tools, list(answers), prompt
         given = list(responses)

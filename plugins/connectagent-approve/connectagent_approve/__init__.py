@@ -93,6 +93,8 @@ class Approve:
         ConfigError: an option is of another type, or a tool is both risky and safe.
     """
 
+    changes = ("rejection",)
+
     risky: Collection[str] | None = None
     safe: Collection[str] = ()
     shell: Mapping[str, str] | None = None

@@ -63,6 +63,8 @@ class Artifacts:
         ConfigError: the user is no name.
     """
 
+    changes = ("tools",)
+
     store: ArtifactStore | None = None
     user: str = "default"
     tools: bool = True

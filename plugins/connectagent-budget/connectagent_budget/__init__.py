@@ -58,6 +58,9 @@ class Budget:
         ConfigError: a limit is no number from 0 up or has no such name, or `per` or `unpriced` is something else.
     """
 
+    changes = ("turn?", "trace?")
+    shares_state = True
+
     name: ClassVar[str] = "budget"
     scope: ClassVar[str] = "process"  # agents that are named together in settings share one budget
     reach: ClassVar[str] = "turn"  # agents outside of the tree that are asked in a turn share its budget

@@ -29,6 +29,8 @@ class Checkpoint:
         restore: whether the folder goes back too when a session goes back, with `resume --from`.
     """
 
+    changes = ("trace?", "outside?")
+
     name: ClassVar[str] = "checkpoint"
 
     def __init__(self, keep: int = 100, max_file_mb: float = 10, max_mb: float = 500, restore: bool = True) -> None:

@@ -63,6 +63,9 @@ class Compact:
         ConfigError: an option cannot be used.
     """
 
+    changes = ("messages?", "trace?")
+    shares_state = True
+
     name: ClassVar[str] = "compact"
 
     def __init__(

@@ -34,6 +34,8 @@ class LoopGuard:
         ConfigError: an option is no whole number, or too small.
     """
 
+    changes = ("state?", "messages?", "turn?")
+
     repeats: int = 3
     unchanged: int = 5
     patience: int = 1

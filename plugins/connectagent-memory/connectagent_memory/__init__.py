@@ -46,6 +46,8 @@ class Memory:
         ConfigError: an option cannot be used.
     """
 
+    changes = ("tools", "state", "outside", "messages?")
+
     store: MemoryStore | None = None
     user: str = "default"
     remember: bool = True

@@ -46,6 +46,8 @@ class Notify:
         ConfigError: there is no address, or one that apprise does not know, or an unknown event.
     """
 
+    changes = ("outside?",)
+
     name: ClassVar[str] = "notify"
 
     def __init__(

@@ -53,6 +53,8 @@ class Otel:
         ConfigError: `export` without the OTLP exporter.
     """
 
+    changes = ("trace?",)
+
     name: ClassVar[str] = "otel"
 
     def __init__(

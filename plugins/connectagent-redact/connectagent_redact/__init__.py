@@ -64,6 +64,8 @@ class Redact:
         ConfigError: an option cannot be used.
     """
 
+    changes = ("messages", "result")
+
     name: ClassVar[str] = "redact"
     reach: ClassVar[str] = "turn"  # what a judge or another agent asks a model in this turn is redacted too
 

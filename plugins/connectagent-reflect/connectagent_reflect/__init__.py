@@ -63,6 +63,8 @@ class Reflect:
         ConfigError: `max_continues` is no whole number from 0 up.
     """
 
+    changes = ("messages?", "state", "turn?")
+
     model: str | LLM | None = None
     plan: bool = True
     reflect: bool = True

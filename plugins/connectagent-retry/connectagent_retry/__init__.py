@@ -71,6 +71,9 @@ class Retries:
         ConfigError: an option cannot be used.
     """
 
+    changes = ("retry", "request?")
+    shares_state = True
+
     name: ClassVar[str] = "retry"
     scope: ClassVar[str] = "process"  # what one agent learns about a model, others need not
 

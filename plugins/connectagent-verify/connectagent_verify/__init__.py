@@ -40,6 +40,8 @@ class Verify:
         ConfigError: an option cannot be used.
     """
 
+    changes = ("tools", "state", "turn?", "result?")
+
     name: ClassVar[str] = "verify"
 
     def __init__(
