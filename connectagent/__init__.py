@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from connectagent.hooks.own import hookspec
     from connectagent.hooks.resource import resource
     from connectagent.loop.ask import llm_do
+    from connectagent.models.info import ModelInfo, model_info
     from connectagent.output.masking import add_secret, mask
     from connectagent.records.paths import data_folder
     from connectagent.records.sqlite import SqliteStore
@@ -102,6 +103,7 @@ _HOME = {
     "hooks.own": "hookspec",
     "hooks.resource": "resource",
     "loop.ask": "llm_do",
+    "models.info": "ModelInfo model_info",
     "output.masking": "add_secret mask",
     "records.paths": "data_folder",
     "records.sqlite": "SqliteStore",
@@ -131,6 +133,7 @@ __all__ = [
     "LLMResponse",
     "Loop",
     "Message",
+    "ModelInfo",
     "OutputError",
     "Parallel",
     "Pause",
@@ -170,6 +173,7 @@ __all__ = [
     "hookspec",
     "llm_do",
     "mask",
+    "model_info",
     "on_agent_closed",
     "on_agent_ready",
     "on_complete",

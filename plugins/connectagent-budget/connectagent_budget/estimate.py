@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from connectagent import ConfigError, TokenUsage
+from connectagent import TokenUsage, model_info
 
 if TYPE_CHECKING:
-    from connectagent import LLMRequest
+    from connectagent import LLMRequest, ModelInfo
     from connectagent.data import LLM
-    from connectagent.models.names import Provider
 
 FREE = "offline"  # the model that is built in costs nothing
 ASSUMED_OUTPUT = 1024  # tokens of an answer that neither the options nor the adapter limit
@@ -37,8 +36,8 @@ NOTHING = Amount(0, 0.0)
 
 def full_name(model: str) -> str:
     """`provider/model` for the names of a provider's model, which may have been shortened."""
-    found = _provided(model)
-    return model if found is None else f"{found[0].name}/{found[1]}"
+    known = model_info(model)
+    return model if known is None else f"{known.provider}/{known.name}"
 
 
 def has_no_price(model: str, llm: LLM) -> bool:
@@ -50,11 +49,11 @@ def has_no_price(model: str, llm: LLM) -> bool:
         model: the name of the model that is asked.
         llm: the agent's own model.
     """
-    found = _provided(model)
+    known = model_info(model)
     is_own = llm.model == model and not hasattr(llm, "provider")  # a class of the user's, whatever it is named
-    if found is None or is_own or found[0].name == _PRICES_ITS_ANSWERS:
+    if known is None or is_own or known.provider == _PRICES_ITS_ANSWERS:
         return False
-    return _price(found, 1, 1) is None
+    return known.cost(TokenUsage(1, 1)) is None
 
 
 def estimate(request: LLMRequest, output: bool, priced: bool) -> Amount | None:
@@ -65,32 +64,15 @@ def estimate(request: LLMRequest, output: bool, priced: bool) -> Amount | None:
         output: whether the longest answer is counted too.
         priced: whether the price is asked for: the table takes a moment to load.
     """
-    found = _provided(request.model)
-    if found is None:
+    known = model_info(request.model)
+    if known is None:
         return None
     given = _tokens_of(request.messages) + _tokens_of(request.tools)
-    answer = _longest_answer(found[0], request.options) if output else 0
-    return Amount(given + answer, _price(found, given, answer) if priced else None)
+    answer = _longest_answer(known, request.options) if output else 0
+    return Amount(given + answer, known.cost(TokenUsage(given, answer)) if priced else None)
 
 
-def _provided(model: str) -> tuple[Provider, str] | None:
-    """A known provider and the name by which it knows the model."""
-    from connectagent.models.names import parse_model
-
-    try:
-        return parse_model(model)
-    except ConfigError:
-        return None
-
-
-def _price(model: tuple[Provider, str], given: int, answer: int) -> float | None:
-    from connectagent.models.prices import price
-
-    provider, name = model
-    return price(provider.name, name, TokenUsage(given, answer))
-
-
-def _longest_answer(provider: Provider, options: Mapping[str, Any]) -> int:
+def _longest_answer(model: ModelInfo, options: Mapping[str, Any]) -> int:
     """How many tokens an answer may have: by the options, else as the adapter limits it, else an assumption."""
     extra = options.get("extra_body")
     options = {**options, **extra} if isinstance(extra, Mapping) else options
@@ -98,13 +80,11 @@ def _longest_answer(provider: Provider, options: Mapping[str, Any]) -> int:
         limit = options.get(name)
         if isinstance(limit, int) and not isinstance(limit, bool):
             return limit
-    if provider.wire != "anthropic":
+    if model.answer_tokens is None:
         return ASSUMED_OUTPUT
-    from connectagent.models.anthropic import MAX_TOKENS
-
     thinking = options.get("thinking")
     budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
-    return MAX_TOKENS + budget if isinstance(budget, int) else MAX_TOKENS
+    return model.answer_tokens + budget if isinstance(budget, int) else model.answer_tokens
 
 
 def _tokens_of(value: object) -> int:
