@@ -10,7 +10,7 @@ import json
 import os
 import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
 
