@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -104,6 +106,68 @@ def test_the_doctor_finds_what_cannot_be_imported_and_goes_on(tmp_path: Path) ->
     assert any("genai_prices cannot be imported: ZeroDivisionError" in line for line in lines)
 
 
+MEETS = """
+import pathlib, time
+here = pathlib.Path(__file__).parents[2]
+(here / "{own}.there").touch()
+for _ in range(1200):
+    if (here / "{other}.there").exists():
+        break
+    time.sleep(0.05)
+else:
+    raise TimeoutError("the other one is not imported meanwhile")
+"""
+
+
+def test_the_doctor_imports_the_slowest_library_beside_the_others(tmp_path: Path) -> None:
+    environment = broken(tmp_path, "anthropic", MEETS.format(own="anthropic", other="openai"))
+    broken(tmp_path, "openai", MEETS.format(own="openai", other="anthropic"))
+    done = ran(tmp_path, environment, "-m", "connectagent", "plugins", "doctor")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_library_that_hangs_is_named_and_all_share_one_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("pluggy", "yaml", "rich"):
+        broken(tmp_path, module, "import time; time.sleep(600)")
+    monkeypatch.syspath_prepend(tmp_path / "stubs")
+    monkeypatch.setattr(core_check, "LIMIT_S", 3.0)
+    began = time.monotonic()
+    told = core_check.core_problems()
+    assert time.monotonic() - began < 30
+    assert any("pluggy cannot be imported: connectagent's libraries took longer than 3 s" in line for line in told)
+
+
+@pytest.mark.posix("has no pipes among its files")
+@pytest.mark.parametrize("kind", ["pipe", "loop", "huge", "folder", "deep", "sleeps"])
+def test_the_doctor_ends_in_any_folder(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    file = folder / "pyproject.toml"
+    if kind == "pipe":
+        os.mkfifo(file)
+        os.mkfifo(folder / ".co")
+    elif kind == "loop":
+        file.symlink_to("pyproject.toml")
+    elif kind == "huge":
+        file.touch()
+        os.truncate(file, 1 << 32)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "deep":
+        deepest = folder.joinpath(*["d" * 100] * 30)
+        deepest.mkdir(parents=True)
+        folder = deepest
+    else:
+        for module in ("openai", "anthropic", "yaml", "sitecustomize"):
+            (folder / f"{module}.py").write_text("import time; time.sleep(600)")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = ran(folder, environment, "-P", "-m", "connectagent", "plugins", "doctor")  # which ends it after a minute
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr
+    assert re.search(r"all well: \d+ plugins?|not well: \d+ plugins?, 1 wrong in the setup", done.stdout)
+
+
 def test_the_doctor_finds_what_is_missing_or_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"click": "8.1.8", "rich": "13.7rc1", "pluggy": None}
 
@@ -113,7 +177,7 @@ def test_the_doctor_finds_what_is_missing_or_too_old(monkeypatch: pytest.MonkeyP
         return str(there.get(name, "99"))
 
     monkeypatch.setattr(core_check, "version", version)
-    monkeypatch.setattr(core_check, "_first_broken", lambda modules: ("", ""))
+    monkeypatch.setattr(core_check, "_first_broken", lambda modules, until: ("", ""))
     again = "Install it again: pip install --force-reinstall"
     assert core_check.core_problems() == [
         f"connectagent needs click>=8.2, and 8.1.8 is installed. {again} 'click>=8.2'",

@@ -577,14 +577,34 @@ def test_a_file_that_is_no_record_is_refused(text: str, says: str, folder: Path)
 
 def test_entries_that_mean_nothing_do_not_stop_it() -> None:
     sender().input("Go.")
-    odd: list[Any] = [{"type": "message"}, {"type": "message_edited", "index": 99}, {"type": "change"}]
-    odd += [{"type": "state_delta", "delta": 3}, {"type": "mended"}, {"type": "tool_execution"}, {"type": "__init__"}]
+    odd: list[Any] = [{"type": "message_edited", "index": 99, "message": {"role": "user", "content": "x"}}]
+    odd += [{"type": "message_removed", "index": 99}, {"type": "__init__"}, {"type": "_begin_with", "index": []}]
     record = cut_behind(only_record(), '"type": "tool_execution"')
     with record.open("a") as file:
         file.writelines(f"  - {json.dumps({**entry, 'at': 'T1/1/after_tools'})}\n" for entry in odd)
     agent = sender()
     assert agent.resume(record) == "Done."
     assert results_of(agent) == ["sent hello"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"type": "message"},
+        {"type": "change"},
+        {"type": "state_delta", "delta": 3},
+        {"type": "mended"},
+        {"type": "tool_execution"},
+    ],
+)
+def test_a_change_of_a_form_that_no_record_has_is_refused_with_its_line(entry: dict[str, Any]) -> None:
+    sender().input("Go.")
+    record = cut_behind(only_record(), '"type": "tool_execution"')
+    before = record.read_text()
+    record.write_text(f"{before}  - {json.dumps({**entry, 'at': 'T1/1/after_tools'})}\n")
+    line = before.count("\n") + 1
+    with pytest.raises(ConfigError, match=rf"values that no record has: line {line}: "):
+        sender().resume(record)
 
 
 def test_another_model_goes_on() -> None:

@@ -1,33 +1,42 @@
-"""Checks the libraries of connectagent itself, in a process of its own, so that one that crashes is reported.
+"""Checks the libraries of connectagent itself, in processes of their own, so that one that crashes is reported.
 
-`python -m connectagent.cli.core_check MODULE...` is such a process; it prints each module before it imports it.
+The slowest library to import has a process to itself beside one for all others.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from connectagent.errors import LIBRARIES, install_again
 
 LIMIT_S = 60.0  # for all of them: a slow disk
+_SLOWEST = "anthropic"  # takes longer than all others together
+_IMPORT = """
+import importlib, sys
+for module in sys.argv[1:]:
+    print("import", module, flush=True)
+    importlib.import_module(module)
+"""
 
 
 def core_problems() -> list[str]:
     """What is wrong with the libraries of connectagent: missing, too old, or not to be imported."""
     found = {module: problem for module in LIBRARIES if (problem := _problem(module))}
     rest = [module for module in LIBRARIES if module not in found]
-    while rest:
-        broken, why = _first_broken(rest)
-        if not broken:
-            break
-        found[broken] = why
-        rest = rest[rest.index(broken) + 1 :]
-    return [f"{text}. Install it again: {install_again(module)}" for module, text in found.items()]
+    groups = [[module for module in rest if (module == _SLOWEST) is alone] for alone in (True, False)]
+    with ThreadPoolExecutor(max_workers=len(groups)) as threads:
+        for broken in threads.map(partial(_broken, until=time.monotonic() + LIMIT_S), groups):
+            found |= broken
+    told = {module: found[module] for module in LIBRARIES if module in found}
+    return [f"{text}. Install it again: {install_again(module)}" for module, text in told.items()]
 
 
 def _problem(module: str) -> str | None:
@@ -48,30 +57,45 @@ def _order(text: str) -> list[int]:
     return found + [0] * (4 - len(found))
 
 
-def _first_broken(modules: list[str]) -> tuple[str, str]:
-    """Import modules in another process; the first that cannot be imported, and why, or two empty texts."""
-    command = [sys.executable, "-P", "-m", __name__, *modules]
+def _broken(modules: Sequence[str], until: float) -> dict[str, str]:
+    """The modules that cannot be imported, and why."""
+    found: dict[str, str] = {}
+    rest = list(modules)
+    while rest:
+        broken, why = _first_broken(rest, until)
+        if not broken:
+            break
+        found[broken] = why
+        rest = rest[rest.index(broken) + 1 :]
+    return found
+
+
+def _first_broken(modules: Sequence[str], until: float) -> tuple[str, str]:
+    """Import modules in another process; the first that cannot be imported, and why, or two empty texts.
+
+    Args:
+        modules: their names.
+        until: when to give up, by the monotonic clock.
+    """
+    command = [sys.executable, "-P", "-c", _IMPORT, *modules]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    limit = max(until - time.monotonic(), 0.0)
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=LIMIT_S, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=limit, check=False
         )
-    except subprocess.TimeoutExpired:
-        return modules[0], f"connectagent's libraries cannot be imported within {LIMIT_S:g} s"
-    lines = done.stdout.decode(errors="replace").splitlines()
-    begun = [line.removeprefix("import ") for line in lines if line.startswith("import ")]
+    except subprocess.TimeoutExpired as error:
+        slow = _begun(error.stdout) or modules[0]
+        return slow, f"{slow} cannot be imported: connectagent's libraries took longer than {LIMIT_S:g} s"
+    begun = _begun(done.stdout)
     if done.returncode == 0 or not begun:
         return "", ""
     why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return begun[-1], f"{begun[-1]} cannot be imported: {why}"
+    return begun, f"{begun} cannot be imported: {why}"
 
 
-def main(modules: list[str]) -> None:
-    """Import modules, one after the other."""
-    for module in modules:
-        print(f"import {module}", flush=True)
-        importlib.import_module(module)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _begun(out: bytes | None) -> str:
+    """The last module that a process began to import, by what it printed."""
+    lines = (out or b"").decode(errors="replace").splitlines()
+    begun = [line.removeprefix("import ") for line in lines if line.startswith("import ")]
+    return begun[-1] if begun else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import click
@@ -155,9 +156,12 @@ def doctor(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
     The libraries of connectagent must be installed, new enough and importable. Each plugin
     is loaded in a process of its own, so that a plugin that hangs or crashes is reported like any other.
     """
-    found = check(_with_names(names), timeout)
+    checked = _with_names(names)
+    with ThreadPoolExecutor(max_workers=1) as thread:  # both wait for other processes
+        libraries = None if names else thread.submit(core_problems)
+        found = check(checked, timeout)
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
-    problems = [] if names else [*core_problems(), *project_problems(), *shared_names()]
+    problems = [] if libraries is None else [*libraries.result(), *project_problems(), *shared_names()]
     if as_json:
         click.echo(json.dumps({"plugins": [status.data() for status in found], "problems": problems}, indent=2))
         raise SystemExit(1 if broken or problems else 0)

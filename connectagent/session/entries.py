@@ -266,13 +266,21 @@ class TraceRestored(Entry, total=False):
     entries: Required[list[str]]
 
 
+class WaitingCall(TypedDict, total=False):
+    """A call that waits."""
+
+    id: Required[str | None]
+    name: Required[str]
+    arguments: Required[Any]
+
+
 class TurnPaused(Entry, total=False):
     """The turn was paused."""
 
     type: Required[Literal["paused"]]
     hook: Required[str]
     reason: Required[str]
-    call: Required[dict[str, Any] | None]
+    call: Required[WaitingCall | None]
     waits: Required[list[str]]
     inner: dict[str, Any]
 
@@ -331,3 +339,145 @@ ENTRIES: dict[str, Any] = {
     "retrying": Retrying,
 }
 """The entries that connectagent itself writes, by their `type`."""
+
+
+class Retried(TypedDict, total=False):
+    """Another attempt that a handler asked for."""
+
+    after_s: Required[float]
+    model: Required[str | None]
+
+
+class Stored(TypedDict, total=False):
+    """A handler's value, or a person's answer, as data."""
+
+    value: Any
+    response: dict[str, Any]
+    retry: Retried
+    given: bool
+
+
+class Ending(TypedDict, total=False):
+    """How a turn was ended."""
+
+    result: Any
+    outcome: str
+    by: Any
+    scope: str
+
+
+class LogLine(TypedDict, total=False):
+    """What every line has that only the log holds."""
+
+    id: Required[str]
+    timestamp: float
+    author: str
+    branch: str
+    by: By | None
+
+
+class Began(LogLine, total=False):
+    """An operation begins."""
+
+    type: Required[Literal["began"]]
+    call_id: str
+    tool_name: str
+    arguments: Any
+    agent: str
+    heard: dict[str, int]
+    begins_with: dict[str, Any]
+    system_prompt: str
+    system_prompt_changes: list[dict[str, Any]]
+    reason: str
+    refused: list[Refused]
+
+
+class Closed(LogLine, StateChange, _From, total=False):
+    """Handlers decided or changed something, or a turn ended with an error."""
+
+    type: Required[Literal["closed"]]
+    value: Stored
+    rejected: str
+    again: list[list[Any]]
+    more: dict[str, Any]
+    ended: Ending
+    request: dict[str, Any]
+    error_type: str
+    open: bool
+
+
+class Handlers(LogLine, StateChange, total=False):
+    """Handlers have run, and do not run again."""
+
+    type: Required[Literal["handlers"]]
+    over: Required[list[list[Any]]]
+    value: Stored
+    ended: Ending
+    request: dict[str, Any]
+
+
+class ToolEnded(LogLine, _From, total=False):
+    """The body of a tool ended."""
+
+    type: Required[Literal["tool_ended"]]
+    entry: Required[dict[str, Any]]
+    changes: list[dict[str, Any]]
+
+
+class TurnEnded(LogLine, Failure, _From, total=False):
+    """The turn of an agent ended in a body that runs beside others."""
+
+    type: Required[Literal["turn_ended"]]
+    agent: str
+    turn: int
+    usage: TokenUsage | None
+    outcome: str
+    result: str | None
+    open: bool
+
+
+class WaitsForPerson(LogLine, StateChange, total=False):
+    """A call waits for a person."""
+
+    type: Required[Literal["wait"]]
+    hook: str
+    of: str
+    agent: str
+    call: WaitingCall | None
+    calls: list[WaitingCall]
+    reason: str
+    digest: str
+    elsewhere: bool
+    over: list[list[Any]]
+    value: Stored
+    ended: Ending
+    request: dict[str, Any]
+
+
+class Left(LogLine, total=False):
+    """A wait passed out of a tool's function."""
+
+    type: Required[Literal["left"]]
+    waits: Required[list[str]]
+
+
+class Decided(LogLine, total=False):
+    """A person decided."""
+
+    type: Required[Literal["decided"]]
+    approve: bool
+    reject: str
+    answer: Stored
+
+
+LOG_LINES: dict[str, Any] = {
+    "began": Began,
+    "closed": Closed,
+    "handlers": Handlers,
+    "tool_ended": ToolEnded,
+    "turn_ended": TurnEnded,
+    "wait": WaitsForPerson,
+    "left": Left,
+    "decided": Decided,
+}
+"""The lines that are in the log only, by their `type`."""
