@@ -125,19 +125,26 @@ def _fits(value: Any, kind: Any, depth: int = 0) -> bool:
         return True
     if kind is None or kind is type(None):
         return value is None
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+    if kind is float or kind is int:
+        return isinstance(value, kind | int) and not isinstance(value, bool)
     if kind is TokenUsage:
         return isinstance(value, TokenUsage) or _is_usage(value)
-    if kind is Message:  # what handlers put into it is theirs
-        return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
-    if kind is Stored and not (isinstance(value, dict) and value.keys() & {"value", "response", "retry"}):
-        return False
+    if kind is Message or kind is Stored:
+        return _is_message(value) if kind is Message else _is_stored(value, depth)
     if is_typeddict(kind):
         return _misfit_keys(value, kind, depth=depth + 1) is None
     return _fits_generic(value, kind, depth)
+
+
+def _is_message(value: Any) -> bool:
+    """Whether a value is a message; what handlers put into it is theirs."""
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
+
+
+def _is_stored(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict) or value.keys().isdisjoint(("value", "response", "retry")):
+        return False
+    return _misfit_keys(value, Stored, depth=depth + 1) is None
 
 
 def _fits_generic(value: Any, kind: Any, depth: int) -> bool:
@@ -228,22 +235,34 @@ def _misfits(path: str | os.PathLike[str], turn: Any) -> Iterator[tuple[int, str
         file = open_to_read(path)
     except (OSError, ValueError, ConfigError):  # a path that is none
         return
-    in_turns, is_wanted = False, True
+    reader = _Lines(turn)
     with file:
         for number, data in enumerate(file, 1):
             try:
-                text = text_of(data)
-                if text.startswith("  - "):
-                    found = misfit(value_of(text[4:])) if is_wanted else None
-                elif text and not text.endswith(":") and not text.startswith("#"):
-                    in_item = in_turns and text.startswith(("- ", "  "))
-                    key, value = pair_of(text[2:] if in_item else text)
-                    is_wanted = turn in (None, value) if text.startswith("- ") else is_wanted
-                    found = misfit_pairs({key: value}, ITEM if in_item else HEAD) if is_wanted else None
-                else:
-                    in_turns = in_turns or text == "turns:"
-                    found = None
+                found = reader.misfit_in(text_of(data))
             except (ValueError, RecursionError):
                 continue
             if found is not None:
                 yield number, found
+
+
+class _Lines:
+    """The lines of a record, one after the other; `turn`: the number of the only turn that is looked at, or None."""
+
+    def __init__(self, turn: Any) -> None:
+        self._turn = turn
+        self._in_turns = False
+        self._is_wanted = True
+
+    def misfit_in(self, text: str) -> str | None:
+        """What is odd about the next line; None where all is well, or the line is of another turn."""
+        if text.startswith("  - "):
+            return misfit(value_of(text[4:])) if self._is_wanted else None
+        if not text or text.endswith(":") or text.startswith("#"):
+            self._in_turns = self._in_turns or text == "turns:"
+            return None
+        in_item = self._in_turns and text.startswith(("- ", "  "))
+        key, value = pair_of(text[2:] if in_item else text)
+        if text.startswith("- "):
+            self._is_wanted = self._turn in (None, value)
+        return misfit_pairs({key: value}, ITEM if in_item else HEAD) if self._is_wanted else None
