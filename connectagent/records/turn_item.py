@@ -68,15 +68,23 @@ class TurnItem:
             return self.calls
         return tool_calls(lines)
 
-    def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
-        """The lines that end the turn's item."""
+    def summary(
+        self,
+        turn: Any,
+        lines: Sequence[TraceEntry],
+        totals: Totals,
+        result: Any,
+        error: BaseException | None,
+        encoder: Encoder,
+    ) -> str:
+        """The lines that end the turn's item; `lines`: those of the turn, earlier items included."""
         agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
         status = session.get("outcome") or "ended"
         tokens = spent.tokens
         long = [
             [plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.boundary.slow_calls
         ]
-        calls = self._tool_calls(turn.log.lines())
+        calls = self._tool_calls(lines)
         self.add_to(totals, len(calls), spent)
         pairs = {
             "model": encoder.scalar(agent.llm.model),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -186,35 +186,42 @@ class RecordLog(MemoryLog):
             if was_lost is not None:
                 result, error = None, was_lost
             ends = None
+            told = ""
+            before = replace(self._totals)
             if self._file is not None and self._turn is not None:
-                ends = partial(self._turn.summary, turn, encoder=self._encoder)
+                ends = partial(self._turn.summary, turn, self.lines(), encoder=self._encoder)
+                told = ends(totals=self._totals, result=result, error=error)  # after Ctrl-C here the turn still ends
             self._turn = None
             super().end(turn, result, error)
             try:
                 if ends is not None:
-                    self._write_end(turn, ends, result, error)
+                    self._write_end(turn, told, partial(ends, totals=before))
             finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
                 if self._file is not None:
                     self._file.close()
             if was_lost is not None:
                 raise was_lost
 
-    def _write_end(self, turn: Any, ends: Callable[..., str], result: str | None, error: BaseException | None) -> None:
+    def _write_end(self, turn: Any, told: str, ends: partial[str]) -> None:
         """Write the lines that end a turn. If they cannot be written, what waits says that the turn has stopped.
 
         So the same call goes on with the turn, and another prompt begins the next one.
+
+        Args:
+            turn: the turn.
+            told: the lines.
+            ends: makes the lines for another result and error, with the sums from before the turn.
         """
-        before = replace(self._totals)
         was_lost = self._lost is not None
         waited = 0 if self._file is None else len(self._file.pending[1])
         try:
-            self._write(ends(totals=self._totals, result=result, error=error))
+            self._write(told)
             self._messages = len(turn.conversation.snapshot.originals)
         except OSError as failed:
             if self._file is not None and self.has_waiting and not was_lost:
-                self._totals = before
-                told = ends(totals=self._totals, result=None, error=failed)
-                self._file.replace_waiting(waited, told.encode("utf-8", "replace"))
+                stopped = ends(result=None, error=failed)
+                self._totals = ends.keywords["totals"]
+                self._file.replace_waiting(waited, stopped.encode("utf-8", "replace"))
             raise
 
     def append(self, line: TraceEntry) -> None:
