@@ -1,7 +1,7 @@
 // The list of sessions, with what is searched for in it.
 import {source} from "./source.js";
 import {address, at, state} from "./state.js";
-import {count, el, price, priceOrUnknown, tokens, when} from "./text.js";
+import {count, el, priceOrUnknown, tokens, when} from "./text.js";
 
 const FILTERS = ["text", "agent", "status", "plugin", "tool", "since", "until", "cost"];
 /** @type {{signature: string, offered: boolean}} */
@@ -9,10 +9,12 @@ const shown = {signature: "", offered: false};
 
 /** @param {any} session */
 function sessionNode(session) {
+  const isKnown = session.cost > 0 || session.known_cost > 0;
+  const unknown = session.cost === null ? "cost ?" : "";
   const sums = [
     typeof session.turns === "number" ? count(session.turns, "turn") : "",
     typeof session.tokens === "number" ? `${tokens(session.tokens)} tok` : "",
-    session.cost > 0 || session.known_cost > 0 ? priceOrUnknown(session.cost, session.known_cost) : session.cost === null ? "cost ?" : "",
+    isKnown ? priceOrUnknown(session.cost, session.known_cost) : unknown,
   ];
   return el(
     "li",
