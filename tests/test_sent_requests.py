@@ -217,7 +217,7 @@ def test_the_digest_knows_nothing_of_what_lives_for_one_turn() -> None:
         request.messages = [*deepcopy(request.messages), {"role": "user", "content": "Now."}]
 
     found = []
-    for pin, edits in (("4711", ()), ("0815", ()), ("4711", (copies,)), ("0815", (copies,))):
+    for pin, edits in (("pin-a", ()), ("pin-b", ()), ("pin-a", (copies,)), ("pin-b", (copies,))):
         agent = agent_of(*edits, rounds=1, system_prompt="The pin is {temp:pin}.", state={"temp:pin": pin})
         path = recorded(agent)
         assert agent.llm.requests[0].messages[0]["content"] == f"The pin is {pin}."  # type: ignore[attr-defined]

@@ -67,7 +67,7 @@ def test_what_it_cost_is_told_without_a_click_by_agent(tab: Tab, served: Page) -
     assert [row[0] for row in rows] == ["editor", "finder", "checker"]
     assert [row[3] for row in rows[1:]] == ["275", "55"]
     assert rows[0][2] == page.inner_text("#sums dd >> nth=1") and rows[0][5] == page.inner_text("#sums dd >> nth=5")
-    assert rows[0][4] == "?"  # a model call of no known price
+    assert rows[0][4] == "$0.0610 + ?"  # a model call of no known price
     assert page.inner_text("#sums dd >> nth=3") == rows[0][3]
     assert agent.record is not None
 

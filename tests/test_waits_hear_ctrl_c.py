@@ -30,6 +30,7 @@ OTHERS = {
     "one.lock.acquire": "before a fork, which Windows has not",
     "future.result": "done",
     "job.result": "in a tool's own thread",
+    "libraries.result": "processes, which get Ctrl-C too",
     "process.wait": "a process, which gets Ctrl-C too",
     "queue.get": "in an idle thread",
     "running.result": "over",

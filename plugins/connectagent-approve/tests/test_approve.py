@@ -57,7 +57,7 @@ def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
 
 def test_it_changes_nothing_where_nothing_is_risky(agenttester: AgentTester) -> None:
     lines = [[call("bash", command="ls"), call("look", path="a")], "done"]
-    agenttester.check(Approve(risky=()), tools=[bash, look], responses=lines)
+    agenttester.check(Approve(risky=()), changes=(), tools=[bash, look], responses=lines)
 
 
 def test_it_keeps_the_rules_where_its_own_commands_run(agenttester: AgentTester) -> None:

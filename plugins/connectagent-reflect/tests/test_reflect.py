@@ -60,7 +60,7 @@ def test_a_turn_that_a_budget_ends_is_not_reflected_on(plugin_errors: str) -> No
 
 
 def test_switched_off_it_changes_nothing(agenttester: AgentTester) -> None:
-    agenttester.check(Reflect(plan=False, reflect=False, evaluate=False))
+    agenttester.check(Reflect(plan=False, reflect=False, evaluate=False), changes=())
 
 
 def test_a_turn_is_planned_reflected_on_and_evaluated() -> None:
