@@ -265,7 +265,7 @@ CORE_TYPES = frozenset(
         *("user_input", "llm_call", "tool_execution", "agent_turn", "message", "message_edited", "message_removed"),
         *("assistant", "mended", "state_delta", "session_delta", "change", "error", "paused", "resumed", "shadow"),
         *("trace_restored", "began", "closed", "handlers", "tool_ended", "turn_ended", "wait", "left"),
-        *("decided", "retrying"),
+        *("decided", "retrying", "lost_update"),
     )
 )
 """The types of entries and lines that connectagent itself writes. Plugins use other types for their own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -17,6 +17,7 @@ from connectagent import frame
 from connectagent.data import TraceEntry
 from connectagent.errors import INTERRUPTS, Abandoned
 from connectagent.frame import Frame
+from connectagent.session.lost_updates import Copy, StateWrites
 from connectagent.session.readonly import BodySession
 from connectagent.session.snapshot import By, copy_of
 from connectagent.session.state import lasting, merge_change, state_change
@@ -195,11 +196,22 @@ class Body:
         self._value: Any = None
         self._error: BaseException | None = None
         self._lock = threading.RLock()
+        self._writes: StateWrites | None = None
+        self._copy: Copy | None = None
         beside.bodies.append(self)
 
-    def begin(self, by: By | None, state: dict[str, Any]) -> None:
-        """Copy the state, as the handlers around the body have left it."""
+    def begin(self, by: By | None, state: dict[str, Any], writes: StateWrites | None = None) -> None:
+        """Copy the state, as the handlers around the body have left it.
+
+        Args:
+            by: the tool.
+            state: the state.
+            writes: those to the state, if it is the session's own.
+        """
         self.by, self.state, self._base, self.started = by, copy_of(state), copy_of(state), True
+        if writes is not None:
+            self._writes = writes
+            self._copy = writes.copied(self._base, self)
 
     def start(self, function: Callable[[], Any], own: Frame) -> None:
         """Run a function in a thread."""
@@ -320,7 +332,12 @@ class Body:
     def bring_home(self) -> None:
         """Apply the changes to the session, on the turn's own thread."""
         while self.changes:  # one by one: Ctrl-C may come in between
-            self.turn.bring_home([self.changes.pop(0)], self.home)
+            self.turn.bring_home([self.changes.pop(0)], self.home, self._copy)
+
+    def close_copy(self) -> None:
+        """Note that all changes of its copy of the state are made in the session."""
+        if self._writes is not None:
+            self._writes.close(self._copy)
 
     # -- agents inside -------------------------------------------------------------------------
 
@@ -378,7 +395,7 @@ def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: 
     assert here is not None
     body = Body(beside, context, turn.conversation.session["pending_tool"])
     body.home = here.place
-    body.begin(by, turn.state)
+    body.begin(by, turn.state, turn.conversation.writes)
     try:
         run_apart(body, by, tool, arguments)
     except INTERRUPTS as error:
@@ -392,8 +409,10 @@ def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: 
     return body.outcome()
 
 
-def end_with(turn: Any, bodies: Iterable[Body]) -> None:
-    """End the turn as the first body that ended it did."""
+def end_with(turn: Any, bodies: Sequence[Body]) -> None:
+    """End the turn as the first body that ended it did; all of them are over."""
+    for body in bodies:
+        body.close_copy()
     for body in bodies:
         if body.ending is not None:
             turn.end(*body.ending)

@@ -30,7 +30,6 @@ from connectagent.session.messages import value_problem
 from connectagent.session.observers import OUTSIDE
 from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot
-from connectagent.session.state import merge_change
 from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.tool import Tool
@@ -254,14 +253,6 @@ class Boundary:
                     with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
                         refuse_pending(snapshot, by)
                         self.announce(*take_changes(snapshot, by))
-
-    def change_state(self, by: By, change: dict[str, Any]) -> None:
-        """Apply a change that a tool made in its copy of the state; it is traced as the tool's."""
-        if (snapshot := self.snapshot) is not None:
-            self.ready(snapshot)
-            merge_change(snapshot.session["state"], change)
-            if not snapshot.unchanged():
-                self.announce(*take_changes(snapshot, by))
 
     def innermost(self) -> By | None:
         """The innermost running handler or tool."""

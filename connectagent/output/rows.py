@@ -314,6 +314,13 @@ def _failure(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     return [Row(4, ((text, "red"),), wrap=True)]
 
 
+def _lost_update(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    lost = [one for one in entry.get("lost") or () if isinstance(one, dict) and isinstance(one.get("key"), list)]
+    what = ", ".join(f"{'.'.join(map(str, one['key']))} of {actor(one.get('by'))}" for one in lost)
+    text = f"{glyphs.warn} {actor(entry.get('by'))} overwrote in the state: {what}"
+    return [Row(4, ((text, "yellow"),), wrap=True)]
+
+
 def _log(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     return [Row(4, ((str(entry.get("text")), "dim"),), wrap=True)]
 
@@ -384,6 +391,7 @@ _ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {
     "change": _change,
     "error": _failure,
     "log": _log,
+    "lost_update": _lost_update,
     "mended": _mended,
     "retrying": _retrying,
     "shadow": _shadow,

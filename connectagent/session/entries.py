@@ -41,6 +41,13 @@ class StateChange(TypedDict, total=False):
     removed: list[str]
 
 
+class MergedChange(StateChange, total=False):
+    """What was changed in a copy of the state, or in a dict of it, in a form to merge."""
+
+    appended: dict[str, list[Any] | dict[str, Any]]
+    inside: dict[str, "MergedChange"]
+
+
 class ModelCall(TypedDict, total=False):
     """A tool call as an answer of the model has it."""
 
@@ -166,7 +173,7 @@ class ToolExecution(Entry, StateChange, _From, total=False):
     handoff: dict[str, Any]
 
 
-class AgentTurn(Entry, StateChange, Failure, _From, total=False):
+class AgentTurn(Entry, MergedChange, Failure, _From, total=False):
     """The turn of an agent inside this one ended."""
 
     type: Required[Literal["agent_turn"]]
@@ -181,7 +188,6 @@ class AgentTurn(Entry, StateChange, Failure, _From, total=False):
     open: bool
     handoff: dict[str, Any]
     outward: dict[str, Any]
-    appended: dict[str, list[Any]]
 
 
 class MessageAdded(Entry, StateChange, total=False):
@@ -231,6 +237,23 @@ class StateDelta(Entry, total=False):
     delta: Required[dict[str, Any]]
     added: dict[str, int]
     removed: list[str]
+
+
+class LostWrite(TypedDict, total=False):
+    """A write to the state that is overwritten: it set a key, added to a list, or removed a key."""
+
+    key: Required[list[Any]]  # the key of the state, the key in its dict, and so on
+    by: Required[By]
+    value: Any
+    appended: list[Any]
+    removed: bool
+
+
+class LostUpdate(Entry, total=False):
+    """A change of the state overwrote what others had written since its maker's copy of the state was made."""
+
+    type: Required[Literal["lost_update"]]
+    lost: Required[list[LostWrite]]
 
 
 class SessionDelta(Entry, total=False):
@@ -329,6 +352,7 @@ ENTRIES: dict[str, Any] = {
     "assistant": AssistantAdded,
     "mended": Mended,
     "state_delta": StateDelta,
+    "lost_update": LostUpdate,
     "session_delta": SessionDelta,
     "change": Change,
     "error": Error,

@@ -117,6 +117,7 @@ class Snapshot:
         messages, state = list(map(clone, self.messages)), copy_of(session["state"])
         self.copy: dict[str, Any] = {"messages": messages, "state": state}
         self.deltas: dict[int, dict[str, Any]] = {}  # by id(by): what its call has changed in the state
+        self.on_state: Callable[[By, dict[str, Any]], None] | None = None  # told who changed it, and what it was
         self.traced = FollowedTrace(self.trace, start)
         self.pending: dict[str, Any] | None = session.get("pending_tool")  # the object that the loop has put there
         self.pending_changed = False  # whether a handler has changed pending calls, and asked for something since
