@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from connectagent import frame
 from connectagent.agents.agent_tool import AskAgent
+from connectagent.agents.body import parameters_of
 from connectagent.agents.handoff import HandoffRequest, delegate
 from connectagent.agents.runtime import Runtime
-from connectagent.agents.tree import Node, parameters_of
+from connectagent.agents.tree import Node
 from connectagent.data import LLM, Log, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.frame import Frame
 from connectagent.loop.boundary import Boundary

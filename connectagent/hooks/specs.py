@@ -273,7 +273,7 @@ def on_trace(agent: AgentAPI, entry: TraceEntry) -> None:
 
 @spec("observe")
 def on_text(agent: AgentAPI, text: str) -> None:
-    """A piece of the model's text has arrived.
+    """A piece of the model's text has arrived, or a generator of `Agent(run=...)` has yielded one.
 
     Fires: while a streamed answer arrives, for each piece, in order; only with `Agent(stream=True)` and in
     `agent.stream()`. The call may still fail afterwards: what was shown is then no answer.

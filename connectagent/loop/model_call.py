@@ -115,7 +115,7 @@ class Call(Choice):
         self.tried: list[tuple[str, str, int, str | None]] = []
         self.model, self.options = request.model, clone(request.options) if request.options else {}
         self.form = turn.output if asked is None else form
-        is_heard = turn.agent.streaming or turn.listeners or CALLER.get() is not None
+        is_heard = turn.is_heard or CALLER.get() is not None
         self._is_plain = send is None and self.form is None and not is_heard
         self.conversation = conversation = turn.conversation if asked is None else None
         self.others = conversation is not None and conversation.refused_tools != {}
@@ -253,7 +253,7 @@ class Call(Choice):
     def _ask_model(self, llm: Any, messages: list[Message], tools: Any) -> Any:
         """Ask for the turn: streamed where somebody listens, and apart where the turn is awaited."""
         turn = self.turn
-        stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
+        stream = getattr(llm, "stream", None) if turn.is_heard else None
         apart = None if (caller := CALLER.get()) is None else caller.apart()
         on_text = turn.emit_text if apart is None else partial(apart.call, turn.emit_text)
         ask = llm.complete if stream is None else partial(stream, on_text=on_text)

@@ -291,8 +291,13 @@ class Turn(Operations):
 
     # -- streamed text -------------------------------------------------------------------------
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody wants the text of an answer as it arrives."""
+        return bool(self.agent.streaming or self.listeners)
+
     def emit_text(self, text: str) -> None:
-        """Pass a piece of the model's text to handlers, and to the consumer of a streamed turn."""
+        """Pass a piece of an answer to handlers, and to the consumer of a streamed turn."""
         for listener in self.listeners:
             listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
         self.host.observe("on_text", agent=self.agent, text=text)

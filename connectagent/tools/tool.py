@@ -182,9 +182,14 @@ class Tool:
             raise Pause(f"{self.name} is carried out elsewhere")
         try:
             value = self.function(**kwargs)
-            return value if type(value) in SETTLED else settled(value)
+            return value if type(value) in SETTLED else self._settled(value)
         except SystemExit as error:
             raise RuntimeError(f"the tool called sys.exit({error.code!r})") from error
+
+
+    def _settled(self, value: Any) -> Any:
+        """What the function returned, run to its end."""
+        return settled(value)
 
 
 def _sentence(name: str) -> str:
