@@ -271,6 +271,23 @@ def test_an_awaited_turn_tells_the_same(writer: Writer, shape: str) -> None:
     assert writer.all_closed
 
 
+def test_a_task_that_leaves_the_stream_ends_the_function(writer: Writer) -> None:
+    reached: list[str] = []
+    agent = writer.agent("w", "one", lambda agent: reached.append("two"), "two")
+
+    async def main() -> None:
+        async with agent.astream("Go") as events:
+            async for event in events:
+                if event.get("text") == "one":
+                    break
+
+    asyncio.run(main())
+    deadline = time.monotonic() + 5
+    while not writer.all_closed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert reached == [] and writer.all_closed
+
+
 def test_an_async_generator_runs_in_one_task_on_the_loop_of_the_program() -> None:
     tasks: list[Any] = []
 

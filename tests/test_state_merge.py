@@ -7,6 +7,7 @@ import copy
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,12 +15,23 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, LLMResponse, Parallel, Tool, ToolCall, around_tool
+from connectagent import (
+    Agent,
+    LLMResponse,
+    Parallel,
+    Pause,
+    Paused,
+    Tool,
+    ToolCall,
+    around_tool,
+    before_each_tool,
+)
 from connectagent.cli.view.rows import row_of
 from connectagent.output.rows import UNICODE, rows_of
 from connectagent.records.history import history_of, joined_turns
 from connectagent.records.read import read_record
 from connectagent.session.state import merge_change, state_change
+from connectagent.testing import ScriptedLLM, call
 from connectagent.testing.replay.replay import replay
 
 State = dict[str, Any]
@@ -316,7 +328,8 @@ def test_what_a_handler_wrote_meanwhile_is_not_lost_silently() -> None:
     assert (lost["key"], lost["value"], lost["by"]["handler"]) == (["last"], "by the handler", "count")
 
 
-def test_agents_that_a_body_asks_in_threads_of_its_own_lose_nothing_silently() -> None:
+@pytest.mark.parametrize("inside", ["of a function", "of a tool", "of a tool beside another"])
+def test_agents_that_are_asked_in_threads_of_ones_own_lose_nothing_silently(inside: str) -> None:
     both = threading.Barrier(2)
 
     def writing(name: str) -> Callable[[Agent], str]:
@@ -336,12 +349,65 @@ def test_agents_that_a_body_asks_in_threads_of_its_own_lose_nothing_silently() -
             ]
         return " ".join(one.result() for one in asked)
 
-    children = [Agent(name, run=writing(name), quiet=True) for name in ("a", "b")]
-    agent = Agent("root", run=ask, sub_agents=children, state={"scores": {}}, quiet=True)
+    def other() -> str:
+        return "other"
+
+    options: dict[str, Any] = {
+        "sub_agents": [Agent(name, run=writing(name), quiet=True) for name in ("a", "b")],
+        "state": {"scores": {}},
+        "quiet": True,
+    }
+    if inside == "of a function":
+        agent = Agent("root", run=ask, **options)
+    else:
+        calls = [ToolCall(name, name, {}) for name in ("ask", "other")][: 2 if "beside" in inside else 1]
+        agent = Agent("root", [ask, other], llm=OneRound(calls), parallel_tools=2, **options)
     agent.input("Go.")
     assert agent.state["scores"] == {"a": 1, "b": 1}
     first, last = ("a", "b") if agent.state["last"] == "b" else ("b", "a")
     assert lost_in(agent.session["trace"]) == [(last, ("last",), first, first)]
+
+
+def test_what_waiting_agents_wrote_is_merged_alike_where_their_turn_is_given_up() -> None:
+    def asking(name: str) -> Agent:
+        def write(agent: Agent) -> str:
+            """Write."""
+            edit(agent.state, [("set", ("scores", name), 1), ("set", ("last",), name)])
+            return "written"
+
+        @before_each_tool
+        def ask(tool_call: ToolCall) -> None:
+            if tool_call.name == "sign":
+                raise Pause("may I?")
+
+        def sign() -> str:
+            """Sign."""
+            return "signed"
+
+        llm = ScriptedLLM(call("write"), call("sign"))
+        return Agent(name, [write, sign], llm=llm, on_events=[ask], quiet=True)
+
+    agent = Parallel("root", [asking("a"), asking("b")], state={"scores": {}}, quiet=True)
+    with pytest.raises(Paused):
+        agent.input("Go.")
+    for child in agent.sub_agents:
+        child.llm = ScriptedLLM("Done.")
+    agent.input("Never mind.")
+    assert agent.state["scores"] == {"a": 1, "b": 1}
+    assert agent.state["last"] == "b"
+    assert lost_in(agent.session["trace"]) == [("b", ("last",), "a", "a")]
+
+
+def test_many_appends_to_one_long_list_stay_fast() -> None:
+    plan = Plan(0, conflicting=False)
+    plan.state = {"log": list(range(5_000))}
+    plan.writers = [f"w{number}" for number in range(40)]
+    plan.edits = {name: [("append", ("log",), f"{name}.{n}") for n in range(5)] for name in plan.writers}
+    agent = plan.in_parallel()
+    since = time.process_time()
+    agent.input("Go.")
+    assert agent.state == plan.expected()
+    assert time.process_time() - since < 10
 
 
 def test_one_after_the_other_nothing_is_lost() -> None:

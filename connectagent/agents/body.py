@@ -9,7 +9,7 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.errors import ConfigError
-from connectagent.tools.awaiting import operating
+from connectagent.tools.awaiting import CALLER, interrupt, operating
 from connectagent.tools.running import passed_on
 from connectagent.tools.tool import Tool
 
@@ -47,6 +47,8 @@ class Body(Tool):
             pieces.append(piece)
             if piece and turn.is_heard:
                 turn.emit_text(piece)
+            if (caller := CALLER.get()) is not None and caller.cancelled:  # meanwhile: what it has is no whole result
+                raise interrupt()
             return turn.ended is None
 
         # As an operation: a function that its turn has left behind is told so by an error, and closed.

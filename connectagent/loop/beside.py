@@ -18,9 +18,10 @@ from connectagent.data import TraceEntry
 from connectagent.errors import INTERRUPTS, Abandoned
 from connectagent.frame import Frame
 from connectagent.session.lost_updates import Copy, StateWrites
+from connectagent.session.observers import OUTSIDE, by_agent
 from connectagent.session.readonly import BodySession
 from connectagent.session.snapshot import By, copy_of
-from connectagent.session.state import lasting, merge_change, state_change
+from connectagent.session.state import StateChange, lasting, merge_change, state_change
 from connectagent.tools.awaiting import CALLER, STOPS, Stops, interrupt, waiting
 from connectagent.tools.waits import hearing, next_of
 
@@ -196,7 +197,7 @@ class Body:
         self._value: Any = None
         self._error: BaseException | None = None
         self._lock = threading.RLock()
-        self._writes: StateWrites | None = None
+        self.writes = StateWrites()  # to its copy, by agents that it asks at the same time
         self._copy: Copy | None = None
         beside.bodies.append(self)
 
@@ -210,7 +211,6 @@ class Body:
         """
         self.by, self.state, self._base, self.started = by, copy_of(state), copy_of(state), True
         if writes is not None:
-            self._writes = writes
             self._copy = writes.copied(self._base, self)
 
     def start(self, function: Callable[[], Any], own: Frame) -> None:
@@ -311,6 +311,8 @@ class Body:
             if change := state_change(self._base, self.state):
                 self.changes.append({"by": by or self.by, **change})
                 self._base = copy_of(self.state)
+                if self.writes.are_noted:
+                    self.writes.note(change, by or self.by or OUTSIDE, self.state)
 
     def absorb(self, change: dict[str, Any]) -> None:
         """Apply a change of the state itself to the copy."""
@@ -318,16 +320,28 @@ class Body:
             merge_change(self.state, change)
             self._base = copy_of(self.state)
 
-    def add_turn(self, line: TraceEntry, change: dict[str, Any], known: bool) -> None:
-        """Keep the end of an agent's turn in this body, to trace and merge it in the order of the calls."""
+    def add_turn(self, line: TraceEntry, change: StateChange, known: bool, copy: Copy | None) -> None:
+        """Keep the end of an agent's turn in this body, to trace and merge it in the order of the calls.
+
+        Args:
+            line: its closing entry.
+            change: its changes of the state.
+            known: whether the log has its end already.
+            copy: the copy of the body's copy on which it worked; None where it is looked up.
+        """
         with self._lock:
             self.take()
-            self.changes.append({"turn": line["id"], "line": line, "change": change, "known": known})
             self.absorb(change)
+            lost = self.writes.note(change, by_agent(line), self.state, copy) if self.writes.are_noted else []
+            turn = {"turn": line["id"], **({"lost": lost} if lost else {})}
+            self.changes.append({**turn, "line": line, "change": change, "known": known})
 
     def changes_as_data(self) -> list[dict[str, Any]]:
         """The changes in the form of a line."""
-        return [{"turn": one["turn"]} if "turn" in one else lasting(one) for one in self.changes]
+        turns: list[dict[str, Any]] = [
+            {key: one[key] for key in ("turn", "lost") if key in one} for one in self.changes
+        ]
+        return [turn or lasting(one) for turn, one in zip(turns, self.changes, strict=True)]
 
     def bring_home(self) -> None:
         """Apply the changes to the session, on the turn's own thread."""
@@ -336,8 +350,8 @@ class Body:
 
     def close_copy(self) -> None:
         """Note that all changes of its copy of the state are made in the session."""
-        if self._writes is not None:
-            self._writes.close(self._copy)
+        if self._copy is not None:
+            self._copy.close()
 
     # -- agents inside -------------------------------------------------------------------------
 

@@ -363,6 +363,7 @@ class HookRun:
             call.approved = True
         return False
 
+
 def _unchanged(value: Any) -> Any:
     return value
 

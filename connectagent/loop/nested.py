@@ -98,8 +98,8 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     related, labels = branch is None, agent.enter_session(turn, branch)
     state = copy_of(caller.state) if related else None
     body = None if turn.asked is None else turn.asked.body
-    if state is not None and body is None:
-        turn.copy = caller.conversation.writes.copied(state)
+    if state is not None:
+        turn.copy = (caller.conversation if body is None else body).writes.copied(state)
     caller.opens(turn.id)
     caller.between.everything()
     if not turn.has_begun(turn.id):
@@ -120,7 +120,8 @@ def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | No
     turn.over = True
     if not turn.abandoned:
         _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
-    caller.conversation.writes.close(turn.copy)
+    if turn.copy is not None:
+        turn.copy.close()
     caller.inner.remove(turn)  # only now: where Ctrl-C came before, the caller tells which of its hooks are over
     agent.boundary.forget_errors()
     if turn.past is not None:

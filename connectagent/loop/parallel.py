@@ -190,8 +190,7 @@ class _Batch:
         Raises:
             BaseException: the first error that is not a wait, when all are over.
         """
-        writes = self._turn.conversation.writes
-        looked_up = writes.copied()  # of bodies whose end the log has
+        looked_up = self._turn.conversation.writes.copied()  # of bodies whose end the log has
         try:
             for run in runs:
                 if not run.decided and not self._turn.is_known(f"{run.id}/tool1"):
@@ -204,7 +203,7 @@ class _Batch:
         finally:
             self._beside.close(abandon=True)
             end_with(self._turn, self._beside.bodies)
-            writes.close(looked_up)
+            looked_up.close()
         self._raise_errors()
 
     def _begin(self, run: ToolRun) -> None:

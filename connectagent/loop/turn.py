@@ -17,7 +17,7 @@ from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
 from connectagent.session.journal import BEGAN, CLOSED, LOST_UPDATE, TURN_ENDED, Journal
-from connectagent.session.lost_updates import Copy, lost_update
+from connectagent.session.lost_updates import Copy, LostWrite, lost_update
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.observers import by_agent
 from connectagent.session.snapshot import clone
@@ -309,7 +309,12 @@ class Turn(Operations):
     # -- turns inside this one -----------------------------------------------------------------
 
     def take_closing(
-        self, line: TraceEntry, change: StateChange, known: bool = False, copy: Copy | None = None
+        self,
+        line: TraceEntry,
+        change: StateChange,
+        known: bool = False,
+        copy: Copy | None = None,
+        lost: Sequence[LostWrite] = (),
     ) -> None:
         """Merge the changes and the ending of an inner turn; in a parallel body, keep them for the order of the calls.
 
@@ -318,16 +323,17 @@ class Turn(Operations):
             change: its changes of the state.
             known: whether the log has its end already.
             copy: the copy of the state on which it worked, if others may have changed the state meanwhile.
+            lost: what its changes overwrote in the body that asked for it.
         """
         if (body := self._body()) is not None:
             if not known:
                 for label, value in self.conversation.labels.items():
                     line.setdefault(label, value)
                 self.log.append({**clone(line), "type": TURN_ENDED})
-            body.add_turn(line, change, known and line["type"] == "agent_turn")
+            body.add_turn(line, change, known and line["type"] == "agent_turn", copy)
             return
         by, id = by_agent(line), str(line["id"])
-        lost = self.conversation.merge(change, by, copy)
+        lost = [*lost, *self.conversation.merge(change, by, copy)]
         if not known:
             self.conversation.trace({**line, "type": "agent_turn"})
         if lost and not (self.past is not None and self.past.has(LOST_UPDATE, id)):
@@ -350,10 +356,11 @@ class Turn(Operations):
                     if lost := self.conversation.merge_traced(change, change["by"], copy):
                         self.conversation.trace(lost_update(change["by"], lost))
                 elif "line" in change:
-                    self.take_closing(change["line"], change["change"], change["known"], copy)
+                    lost = change.get("lost", ())
+                    self.take_closing(change["line"], change["change"], change["known"], copy, lost)
                 elif self.past is not None and change["turn"] in self.past.closed:
                     line = self.past.lines[self.past.closed[change["turn"]]]
-                    self.take_closing(line, line, line["type"] == "agent_turn", copy)
+                    self.take_closing(line, line, line["type"] == "agent_turn", copy, change.get("lost", ()))
 
     def is_consumer(self) -> bool:
         """Whether this is the thread of the consumer of a streamed turn."""

@@ -11,7 +11,7 @@ from typing import Any
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
 from connectagent.session.changes import session_problem, take_changes
-from connectagent.session.lost_updates import Copy, StateWrites, Write, lost_update
+from connectagent.session.lost_updates import Copy, LostWrite, StateWrites, lost_update
 from connectagent.session.messages import (
     LEFT_OUT,
     is_open,
@@ -227,7 +227,7 @@ class Conversation:
         if delta:
             self.trace({"type": "state_delta", "by": by, **delta})
 
-    def merge(self, change: StateChange, by: By, copy: Copy | None = None) -> list[Write]:
+    def merge(self, change: StateChange, by: By, copy: Copy | None = None) -> list[LostWrite]:
         """Merge an inner agent's changes of the state, which its closing entry records.
 
         Args:
@@ -256,11 +256,11 @@ class Conversation:
             by, change = self.unmerged.pop(0)
             if lost := self.merge(change, by, self.writes.oldest()):
                 self.trace(lost_update(by, lost))
-        self.writes.close(together)
+        together.close()
 
-    def merge_traced(self, change: StateChange, by: By, copy: Copy | None) -> list[Write]:
+    def merge_traced(self, change: StateChange, by: By, copy: Copy | None) -> list[LostWrite]:
         """As `merge`, and trace the changes, as those of a tool."""
-        lost: list[Write] = []
+        lost: list[LostWrite] = []
 
         def merge(state: dict[str, Any]) -> None:
             merge_change(state, change)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from connectagent.session.journal import LOST_UPDATE
@@ -17,6 +18,7 @@ from connectagent.session.state import StateChange, is_temporary, lasting
 
 _ABSENT = object()
 Path = tuple[Any, ...]  # of keys: of the state, of a dict in it, and so on
+LostWrite = dict[str, Any]  # as an entry has it: see `session.entries`
 Kind = Literal["value", "appended", "removed"]
 
 
@@ -29,6 +31,7 @@ class Write:
     value: Any
     by: By
     owner: object
+    at: int = 0  # of items in a list: where they were seen last
 
     def is_seen(self, state: Any) -> bool:
         """Whether a state shows it."""
@@ -39,10 +42,13 @@ class Write:
             return self.kind == "removed" and there is _ABSENT
         if type(self.value) is not list or type(there) is not list:
             return same(there, self.value)
-        ends = range(len(there) - len(self.value) + 1)
-        return any(same(there[at : at + len(self.value)], self.value) for at in ends)
+        for at in chain((self.at,), range(len(there) - len(self.value) + 1)):
+            if same(there[at : at + len(self.value)], self.value):
+                self.at = at
+                return True
+        return False
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> LostWrite:
         """The write in the form of an entry."""
         what = True if self.kind == "removed" else lasting(self.value)
         return {"key": list(self.path), self.kind: what, "by": self.by}
@@ -79,11 +85,17 @@ class Copy:
         begins: how many writes were known when it was made.
         base: the state as it was copied; None where that is not known.
         owner: who works on it: its own writes are never lost to it.
+        writes: those to the state of which it is a copy.
     """
 
     begins: int
     base: dict[str, Any] | None
-    owner: object = field(default_factory=object)
+    owner: object
+    writes: StateWrites
+
+    def close(self) -> None:
+        """Note that nobody works on it any more."""
+        self.writes.close(self)
 
 
 class StateWrites:
@@ -96,13 +108,13 @@ class StateWrites:
         self.owner: object = None  # for whom the turn's own thread works
 
     def copied(self, base: dict[str, Any] | None = None, owner: object = None) -> Copy:
-        """Note that somebody begins to work on a copy; `close` it."""
+        """Note that somebody begins to work on a copy; `close()` it."""
         with self._lock:
-            copy = Copy(len(self._writes), base, object() if owner is None else owner)
+            copy = Copy(len(self._writes), base, object() if owner is None else owner, self)
             self._copies.append(copy)
             return copy
 
-    def close(self, copy: Copy | None) -> None:
+    def close(self, copy: Copy) -> None:
         """Note that nobody works on a copy any more."""
         with self._lock:
             self._copies = [one for one in self._copies if one is not copy]
@@ -114,8 +126,8 @@ class StateWrites:
         """Whether somebody works on a copy."""
         return bool(self._copies)
 
-    def note(self, change: StateChange, by: By, state: dict[str, Any], copy: Copy | None = None) -> list[Write]:
-        """Note a change after it was merged; the writes of others that it has made invisible, if it lost them.
+    def note(self, change: StateChange, by: By, state: dict[str, Any], copy: Copy | None = None) -> list[LostWrite]:
+        """Note a change after it was merged; the writes of others that it has made invisible without having seen them.
 
         Args:
             change: the change.
@@ -124,16 +136,19 @@ class StateWrites:
             copy: on which it was made; None where it was made in the state itself, with all that was there.
         """
         with self._lock:
-            gone = [(at, one) for at, one in enumerate(self._writes) if one is not None and not one.is_seen(state)]
-            for at, _ in gone:
-                self._writes[at] = None
+            touched = {key for part in change.values() if isinstance(part, dict | list) for key in part}
+            gone: list[tuple[int, Write]] = []
+            for at, write in enumerate(self._writes):
+                if write is not None and write.path[0] in touched and not write.is_seen(state):
+                    gone.append((at, write))
+                    self._writes[at] = None
             owner = self.owner if copy is None else copy.owner
             if any(one is not copy for one in self._copies):
                 self._add(one for one in writes_in(change, by, owner) if one.is_seen(state))
             if copy is None:
                 return []
             others = (one for at, one in gone if at >= copy.begins and one.owner is not copy.owner)
-            return [one for one in others if copy.base is None or not one.is_seen(copy.base)]
+            return [one.as_data() for one in others if copy.base is None or not one.is_seen(copy.base)]
 
     def _add(self, writes: Iterable[Write]) -> None:
         """Add writes; one that is known, as the log has it twice, counts once."""
@@ -145,9 +160,9 @@ class StateWrites:
 
     def oldest(self) -> Copy | None:
         """The copy that was made first of those that are worked on, for a change of which only the end is known."""
-        return Copy(0, None) if self._copies else None
+        return Copy(0, None, object(), self) if self._copies else None
 
 
-def lost_update(by: By, lost: list[Write]) -> dict[str, Any]:
+def lost_update(by: By, lost: list[LostWrite]) -> dict[str, Any]:
     """The entry that says that a merged change has overwritten what others wrote meanwhile."""
-    return {"type": LOST_UPDATE, "by": by, "lost": [one.as_data() for one in lost]}
+    return {"type": LOST_UPDATE, "by": by, "lost": lost}

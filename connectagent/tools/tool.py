@@ -186,7 +186,6 @@ class Tool:
         except SystemExit as error:
             raise RuntimeError(f"the tool called sys.exit({error.code!r})") from error
 
-
     def _settled(self, value: Any) -> Any:
         """What the function returned, run to its end."""
         return settled(value)
