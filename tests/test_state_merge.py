@@ -29,6 +29,7 @@ from connectagent import (
 from connectagent.cli.view.rows import row_of
 from connectagent.output.rows import UNICODE, rows_of
 from connectagent.records.history import history_of, joined_turns
+from connectagent.records.misfits import misfit
 from connectagent.records.read import read_record
 from connectagent.session.state import merge_change, state_change
 from connectagent.testing import ScriptedLLM, call
@@ -482,3 +483,20 @@ def test_what_is_lost_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = rows_of(entry, UNICODE)
     assert "".join(text for text, _ in row.parts) == "! w1 overwrote in the state: x.a of w0"
     assert "overwrote in the state: x.a of w0" in row_of({**entry, "number": 1}, 1)["text"]
+
+
+MISSHAPEN: dict[str, Any] = {
+    "a change": {"inside": {"x": 5}},
+    "a change deeper down": {"inside": {"x": {"inside": {"y": {"delta": [1]}}}}},
+    "what was added": {"appended": {"x": 5}},
+}
+
+
+@pytest.mark.parametrize("what", MISSHAPEN)
+def test_a_change_of_another_form_in_a_record_is_found_before_it_is_merged(what: str, folder: Path) -> None:
+    agent = Plan(0, conflicting=False).in_parallel()
+    agent.input("Go.")
+    lines = [line for turn in read_record(Path(str(agent.record)))["turns"] for line in turn["trace"]]
+    (entry, *_) = [line for line in lines if line["type"] == "agent_turn"]
+    assert misfit(entry) is None
+    assert "not of the form that records have" in str(misfit({**entry, **MISSHAPEN[what]}))
