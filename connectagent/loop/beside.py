@@ -17,6 +17,7 @@ from connectagent import frame
 from connectagent.data import TraceEntry
 from connectagent.errors import INTERRUPTS, Abandoned
 from connectagent.frame import Frame
+from connectagent.session.journal import waits_for_person
 from connectagent.session.lost_updates import Copy, StateWrites
 from connectagent.session.observers import OUTSIDE, by_agent
 from connectagent.session.readonly import BodySession
@@ -331,9 +332,11 @@ class Body:
         """
         with self._lock:
             self.take()
-            self.absorb(change)
-            lost = self.writes.note(change, by_agent(line), self.state, copy) if self.writes.are_noted else []
-            turn = {"turn": line["id"], **({"lost": lost} if lost else {})}
+            turn = {"turn": line["id"]}
+            if not waits_for_person(line):
+                self.absorb(change)
+                if self.writes.are_noted and (lost := self.writes.note(change, by_agent(line), self.state, copy)):
+                    turn["lost"] = lost
             self.changes.append({**turn, "line": line, "change": change, "known": known})
 
     def changes_as_data(self) -> list[dict[str, Any]]:

@@ -150,9 +150,6 @@ def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any])
     with quietly:  # a handler's error must not hide the one that stopped the turn
         if ending["outcome"] in _STOPPED:
             turn.close_silent()
-        if ending["outcome"] == "paused":  # it is merged when the turn ends or is given up
-            caller.conversation.unmerged.append((agent.by, change))
-            change = {}
         caller.take_closing(turn.line, change, copy=turn.copy)
 
 

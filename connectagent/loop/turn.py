@@ -16,7 +16,7 @@ from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
-from connectagent.session.journal import BEGAN, CLOSED, LOST_UPDATE, TURN_ENDED, Journal
+from connectagent.session.journal import BEGAN, CLOSED, LOST_UPDATE, TURN_ENDED, Journal, waits_for_person
 from connectagent.session.lost_updates import Copy, LostWrite, lost_update
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.observers import by_agent
@@ -333,7 +333,10 @@ class Turn(Operations):
             body.add_turn(line, change, known and line["type"] == "agent_turn", copy)
             return
         by, id = by_agent(line), str(line["id"])
-        lost = [*lost, *self.conversation.merge(change, by, copy)]
+        if waits_for_person(line):
+            self.conversation.unmerged.append((by, change))
+        else:
+            lost = [*lost, *self.conversation.merge(change, by, copy)]
         if not known:
             self.conversation.trace({**line, "type": "agent_turn"})
         if lost and not (self.past is not None and self.past.has(LOST_UPDATE, id)):

@@ -77,6 +77,11 @@ def calls_of(wait: TraceEntry) -> list[dict[str, Any]]:
     return [one for one in calls or () if isinstance(one, dict)]
 
 
+def waits_for_person(line: TraceEntry) -> bool:
+    """Whether an inner turn paused: its changes are merged when it ends, or is given up."""
+    return line.get("outcome") == "paused" and line.get("open") is True
+
+
 def is_aside(line: TraceEntry) -> bool:
     """Whether a line is about a model call of a handler or tool, outside the conversation."""
     return "/ask:" in str(line.get("id") or line.get("at")).rpartition("/turn:")[2]  # in the turn itself
