@@ -7,7 +7,7 @@ Who writes on what is there, one after the other, loses nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -163,6 +163,6 @@ class StateWrites:
         return Copy(0, None, object(), self) if self._copies else None
 
 
-def lost_update(by: By, lost: list[LostWrite]) -> dict[str, Any]:
+def lost_update(by: By, lost: Sequence[LostWrite]) -> dict[str, Any]:
     """The entry that says that a merged change has overwritten what others wrote meanwhile."""
-    return {"type": LOST_UPDATE, "by": by, "lost": lost}
+    return {"type": LOST_UPDATE, "by": by, "lost": list(lost)}
