@@ -11,18 +11,18 @@ import os
 import random
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import named_models
 import pytest
 from record_agents import worker
+from record_commands import SCRIPT, arguments, commands
 
-from connectagent import Agent, LLMResponse, ToolCall, after_user_input
+from connectagent import Agent, LLMResponse, Paused, ToolCall, after_user_input
 from connectagent.cli import main
 from connectagent.cli.group import cli
+from connectagent.errors import ConfigError
 from connectagent.hooks import entry_points
 from connectagent.testing import bisect
 from connectagent.testing.replay.playing import agent_of
@@ -30,33 +30,11 @@ from connectagent.testing.replay.recording import Recording
 
 SPELLINGS = ("{folder}/evil.py", "./evil.py", "evil.py", "evil:plugin", "evil_module", "evil", "evil/model")
 EVIL = "from pathlib import Path\nPath({ran!r}).touch()\n"
-# What a command needs besides the record. A new command without a row is tried with the record alone.
-MORE = {
-    "bisect": ["--bad", "says /./"],
-    "compare": ["--bad", "says /./"],
-    "bill": ["-p", "no:x"],
-    "report": ["--bad", "says /./"],
-    "blame": ["0"],
-}
 WHOLE = os.environ.get("CONNECTAGENT_MATRIX") == "all"
-ENDLESS = ("view",)  # it serves until it is stopped; the pages are tried by the hostile records
-RECORD = re.compile(r"records?|first|second|one|other|before|after")
-
-
-def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The command lines that are given a record, from the tree of commands; RECORD stands for it."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-        elif name not in ENDLESS:
-            given: list[str] = []
-            for parameter in command.params:
-                if parameter.name is not None and RECORD.fullmatch(parameter.name):
-                    given += ["RECORD"] if isinstance(parameter, click.Argument) else [parameter.opts[0], "RECORD"]
-            if given:
-                yield (*path, name, *given, *MORE.get(name, []))
+OWN = """
+from record_agents import worker
+agent = worker(rounds=1, calls=1)
+"""
 
 
 def fields(lines: list[str]) -> list[tuple[str, str]]:
@@ -108,7 +86,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_there_are_commands_that_take_a_record() -> None:
     names = {command[0] for command in commands(cli)}
-    assert {"log", "replay", "report", "resume", "bisect", "compare", "bill", "blame", "chat"} <= names
+    assert {"log", "replay", "report", "resume", "bisect", "compare", "bill", "blame"} <= names
+    assert {command[0] for command in commands(cli) if SCRIPT in command} > {"replay", "resume", "bisect"}
 
 
 def test_nothing_that_only_a_record_names_runs(ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,15 +97,16 @@ def test_nothing_that_only_a_record_names_runs(ran: Path, capsys: pytest.Capture
     # The mark is a stranger's, and the file lies outside of the project's records.
     lines = re.sub(r"^mark: .*$", 'mark: "0"', text, flags=re.MULTILINE).splitlines()
     lines.insert(1, 'script: "shop.py"')
+    Path(SCRIPT).write_text(OWN)
     places = fields(lines)
     assert ("head", "plugins") in places and ("llm_call", "model") in places
     for number, field in enumerate(places):
         names = SPELLINGS if WHOLE or field == ("head", "plugins") else [SPELLINGS[number % len(SPELLINGS)]]
         for name in names:
             Path("odd.yaml").write_text(evil(lines, field, name.format(folder=Path.cwd())))
-            few = [("report", "RECORD"), ("replay", "RECORD")]
+            few = [("report", "RECORD"), ("replay", "RECORD"), ("resume", "RECORD", "--script", SCRIPT)]
             for command in commands(cli) if WHOLE or field[0] == "head" else few:
-                main(["odd.yaml" if word == "RECORD" else word for word in command])
+                main(arguments(command, "odd.yaml"))
                 assert not ran.exists(), f"{field} {name!r}: {command}"
                 assert not {"evil_module", "evil_plugin"} & sys.modules.keys()
     capsys.readouterr()
@@ -175,7 +155,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def resumed(lines: list[str], shape: str) -> None:
     """Resume a record, whatever comes of it."""
     Path("odd.yaml").write_text("\n".join(lines) + "\n")
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Paused, ConfigError, OSError):
         named_models.agent(shape=shape).resume("odd.yaml")
 
 

@@ -65,6 +65,51 @@ class Failure(TypedDict, total=False):
     retry_after_s: float | None
 
 
+class Ending(TypedDict, total=False):
+    """How a turn was ended."""
+
+    result: Any
+    outcome: Required[str]
+    by: Required[Any]
+    scope: str
+
+
+class Outward(Ending, total=False):
+    """How a turn ended that ends those around it too."""
+
+    result: Required[Any]
+    scope: Required[str]
+
+
+class HandedOver(TypedDict, total=False):
+    """The conversation was handed over."""
+
+    target: Required[str]
+    message: Required[str]
+    by: Required[str]
+
+
+class Outlined(Failure, total=False):
+    """How a call ended before a handler replaced its outcome."""
+
+    status: Required[str]
+
+
+class Beginning(TypedDict, total=False):
+    """The conversation with which a record, or an agent in it, begins."""
+
+    messages: list[Message]
+    state: dict[str, Any]
+    turn: int
+
+
+class PromptChange(TypedDict, total=False):
+    """A handler changed the system prompt."""
+
+    by: Required[By]
+    before: Required[str]
+
+
 class UserInput(Entry, total=False):
     """A turn began."""
 
@@ -131,8 +176,8 @@ class LLMCall(Entry, StateChange, Failure, _From, total=False):
     digest: str
     refused: list[Refused]
     entries_since_request: int
-    original: dict[str, Any]
-    ended: dict[str, Any]
+    original: Outlined
+    ended: Ending
 
 
 class ToolExecution(Entry, StateChange, _From, total=False):
@@ -160,10 +205,10 @@ class ToolExecution(Entry, StateChange, _From, total=False):
     held: str
     attempt: int
     attempts: list[dict[str, Any]]
-    original: dict[str, Any]
+    original: Outlined
     ended_turn: str | None
-    ended: dict[str, Any]
-    handoff: dict[str, Any]
+    ended: Ending
+    handoff: HandedOver
 
 
 class AgentTurn(Entry, StateChange, Failure, _From, total=False):
@@ -179,8 +224,8 @@ class AgentTurn(Entry, StateChange, Failure, _From, total=False):
     outcome: Required[str]
     result: str | None
     open: bool
-    handoff: dict[str, Any]
-    outward: dict[str, Any]
+    handoff: HandedOver
+    outward: Outward
     appended: dict[str, list[Any]]
 
 
@@ -357,13 +402,22 @@ class Stored(TypedDict, total=False):
     given: bool
 
 
-class Ending(TypedDict, total=False):
-    """How a turn was ended."""
+class Request(TypedDict, total=False):
+    """What handlers changed in a request, for one call."""
 
-    result: Any
-    outcome: str
-    by: Any
-    scope: str
+    edited: list[Any]  # a message, or from where to where the conversation has them
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    model: str
+    options: dict[str, Any]
+    hidden: list[str]
+
+
+class More(TypedDict, total=False):
+    """The loop goes on with another message."""
+
+    prompt: Required[Stored]
+    by: Required[By | None]
 
 
 class LogLine(TypedDict, total=False):
@@ -385,9 +439,9 @@ class Began(LogLine, total=False):
     arguments: Any
     agent: str
     heard: dict[str, int]
-    begins_with: dict[str, Any]
+    begins_with: Beginning
     system_prompt: str
-    system_prompt_changes: list[dict[str, Any]]
+    system_prompt_changes: list[PromptChange]
     reason: str
     refused: list[Refused]
 
@@ -399,9 +453,9 @@ class Closed(LogLine, StateChange, _From, total=False):
     value: Stored
     rejected: str
     again: list[list[Any]]
-    more: dict[str, Any]
+    more: More
     ended: Ending
-    request: dict[str, Any]
+    request: Request
     error_type: str
     open: bool
 
@@ -413,7 +467,7 @@ class Handlers(LogLine, StateChange, total=False):
     over: Required[list[list[Any]]]
     value: Stored
     ended: Ending
-    request: dict[str, Any]
+    request: Request
 
 
 class ToolEnded(LogLine, _From, total=False):
@@ -451,7 +505,7 @@ class WaitsForPerson(LogLine, StateChange, total=False):
     over: list[list[Any]]
     value: Stored
     ended: Ending
-    request: dict[str, Any]
+    request: Request
 
 
 class Left(LogLine, total=False):
