@@ -189,3 +189,12 @@ def test_the_whole_records_fit(known: dict[str, Made]) -> None:
     for made in known.values():
         lines = [json.loads(line[4:]) for line in made.text.splitlines() if line.startswith("  - ")]
         assert [why for line in lines if (why := misfit(line))] == []
+
+
+def test_a_line_that_could_not_be_recorded_is_named(known: dict[str, Made], capsys: pytest.CaptureFixture[str]) -> None:
+    text = known["closed"].text
+    line = next(line for line in text.splitlines() if '"type": "tool_execution"' in line)
+    Path("odd.yaml").write_text(text.replace(line, '  - {"type": "tool_execution", "not_recorded": "RuntimeError: no"}'))
+    number = text[: text.index(line)].count("\n") + 1
+    assert main(["replay", "odd.yaml"]) == 2
+    assert f"line {number}: it could not be recorded: 'RuntimeError: no'" in capsys.readouterr().err

@@ -129,6 +129,8 @@ def misfit(line: Any, without: frozenset[str] = frozenset(), whole: bool = True)
             return f"{key!r} is no place in a turn"
     if line.get(WITHHELD):
         return None
+    if "not_recorded" in line:
+        return f"it could not be recorded: {str(line['not_recorded'])[:200]!r}"
     wrong = _misfit_keys(line, _TYPES[kind], without, whole)
     return _misfit_change(line) if wrong is None and kind == "change" else wrong
 
