@@ -194,7 +194,31 @@ def test_the_whole_records_fit(known: dict[str, Made]) -> None:
 def test_a_line_that_could_not_be_recorded_is_named(known: dict[str, Made], capsys: pytest.CaptureFixture[str]) -> None:
     text = known["closed"].text
     line = next(line for line in text.splitlines() if '"type": "tool_execution"' in line)
-    Path("odd.yaml").write_text(text.replace(line, '  - {"type": "tool_execution", "not_recorded": "RuntimeError: no"}'))
+    lost = '  - {"type": "tool_execution", "not_recorded": "RuntimeError: no"}'
+    Path("odd.yaml").write_text(text.replace(line, lost))
     number = text[: text.index(line)].count("\n") + 1
     assert main(["replay", "odd.yaml"]) == 2
     assert f"line {number}: it could not be recorded: 'RuntimeError: no'" in capsys.readouterr().err
+
+
+AGAIN = ["resume", "RECORD", "--script", SCRIPT, "--from", "1"]
+ELSEWHERE = [  # outside of what a command looks at first: the shape, what is replaced, the command, the key that is odd
+    ("closed", '"prompt": "Hello"', '"prompt": null', AGAIN, "prompt"),
+    ("closed", '"plugin": "notes"', '"plugin": []', ["log", "diff", "RECORD", "whole.yaml"], "by"),
+    ("closed", '"plugin": "notes"', '"plugin": []', ["log", "diff", "whole.yaml", "RECORD"], "by"),
+    ("killed in a model", '"agent": "inner", ', "", ["replay", "RECORD"], "agent"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ELSEWHERE)))
+def test_the_line_is_named_wherever_it_is(
+    number: int, known: dict[str, Made], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape, old, new, command, key = ELSEWHERE[number]
+    text = known[shape].text
+    Path(SCRIPT).write_text(OWN_SCRIPT)
+    Path("whole.yaml").write_text(text)
+    Path("odd.yaml").write_text(text.replace(old, new, 1))
+    line = text[: text.index(old)].count("\n") + 1
+    assert main(arguments(tuple(command), "odd.yaml")) in (1, 2)
+    assert re.search(rf"odd\.yaml: .*: line {line}: .*'{key}'", capsys.readouterr().err)

@@ -24,7 +24,7 @@ from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.incomplete import lost_behind
-from connectagent.records.misfits import refuse_misfits
+from connectagent.records.misfits import refuse_misfits, refuse_odd_lines
 from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
@@ -142,6 +142,8 @@ def reopen(
         session = read_session(path, at)
         _check_name(agent, session, path, renamed)
         refuse_misfits(path, session.head, [] if session.open is None else session.open.items)
+        asked = [line for line in session.rewound if line.get("type") == "user_input" and at is not None]
+        refuse_odd_lines(path, session.head, [{"lines": asked}])  # one of them is asked again
         journal, line = _looked_up(agent, session, path, at, fork, decision)
         begun = next((line for line in _lines_of(session.open) if line.get("type") == "user_input"), None)
         given = None if begun is None else _given_again(agent, begun, decision.form)

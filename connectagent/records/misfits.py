@@ -10,7 +10,7 @@ import json
 import os
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Literal, Required, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -35,6 +35,7 @@ _TYPES = {**ENTRIES, **LOG_LINES}
 _PLACE = re.compile(r"[TB]\d+(/.*)?", re.DOTALL)  # a turn, or what is between two, and what is in it
 _IN_ITERATION = re.compile(r"T\d+/\d+/")
 _INNER = re.compile(r"[TB]\d+/.*", re.DOTALL)
+_INNER_TURN = re.compile(r".*/turn:[^/]*", re.DOTALL)
 _NAMES = {str: "a text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a mapping"}
 MESSAGES = "messages"
 REPORT = "report"  # in the head of a report: the version of its form
@@ -132,6 +133,8 @@ def misfit(line: Any, without: frozenset[str] = frozenset(), whole: bool = True)
     if "not_recorded" in line:
         return f"it could not be recorded: {str(line['not_recorded'])[:200]!r}"
     wrong = _misfit_keys(line, _TYPES[kind], without, whole)
+    if wrong is None and kind == "began" and "agent" not in line and whole and _INNER_TURN.fullmatch(str(place)):
+        return "it has no 'agent'"
     return _misfit_change(line) if wrong is None and kind == "change" else wrong
 
 
@@ -268,7 +271,7 @@ def refuse_odd_lines(path: str | os.PathLike[str], head: dict[str, Any], items: 
         whys.append("a line under 'trace' is no mapping" if item.get("unreadable") else misfit_pairs(item, ITEM))
         whys += [misfit(line, whole=whole) for line in item["lines"]]
     if why := next(filter(None, whys), None):
-        raise ConfigError(odd_text(path, why, whole=whole))
+        raise ConfigError(odd_text([path], why, whole=whole))
 
 
 def refuse_misfits(path: str | os.PathLike[str], head: dict[str, Any], items: list[dict[str, Any]]) -> None:
@@ -288,7 +291,7 @@ def refuse_misfits(path: str | os.PathLike[str], head: dict[str, Any], items: li
     whys += [misfit(line, _MAKER) for line in lines]
     whys += ["a line under 'trace' is no mapping" for item in items if item.get("unreadable")]
     if why := next(filter(None, whys), None):
-        raise ConfigError(odd_text(path, why, turn))
+        raise ConfigError(odd_text([path], why, turn))
     begun = next((line for line in lines if _IN_ITERATION.match(str(line.get("id")))), None)
     if begun is not None and not any(line["type"] == "user_input" for line in lines):
         raise ConfigError(f"{path}: line {_number_of(path, begun)} is about turn {turn}, whose 'user_input' is missing")
@@ -304,18 +307,19 @@ def _number_of(path: str | os.PathLike[str], line: TraceEntry) -> int:
 _MAKER = frozenset(("by",))  # whoever made an entry decides nothing about how a turn goes on
 
 
-def odd_text(path: str | os.PathLike[str], why: str, turn: Any = None, whole: bool = True) -> str:
-    """An error's text for a record with odd values, which names the first such line if one is found.
+def odd_text(paths: Sequence[str | os.PathLike[str]], why: str, turn: Any = None, whole: bool = True) -> str:
+    """An error's text for records with odd values, which names the first such line if one is found.
 
     Args:
-        path: the record.
+        paths: the records.
         why: what to say if none is found.
         turn: the number of the only turn that is looked at besides the head; None for all.
         whole: as in `misfit`.
     """
-    for number, found in _misfits(path, turn, whole):
-        return f"{path}: it has values that no record has: line {number}: {found}"
-    return f"{path}: it has values that no record has: {why}"
+    for path in paths:
+        for number, found in _misfits(path, turn, whole):
+            return f"{path}: it has values that no record has: line {number}: {found}"
+    return f"{' or '.join(map(str, paths))}: it has values that no record has: {why}"
 
 
 def _misfits(path: str | os.PathLike[str], turn: Any, whole: bool) -> Iterator[tuple[int, str]]:

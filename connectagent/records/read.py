@@ -23,10 +23,13 @@ ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, 
 
 
 @contextlib.contextmanager
-def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn the errors of a `with` block that come from odd values in a record into a `ConfigError`.
+def refuse_odd(*paths: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn the errors of a `with` block that come from odd values in records into a `ConfigError`.
 
     It names the first line that connectagent would not have written so, if one is found.
+
+    Args:
+        paths: the records that are read.
 
     Raises:
         ConfigError: there was one.
@@ -36,7 +39,7 @@ def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
     except (ConnectAgentError, UnicodeError):
         raise
     except ODD as error:
-        raise ConfigError(odd_text(path, f"{type(error).__name__}: {error}")) from error
+        raise ConfigError(odd_text(paths, f"{type(error).__name__}: {error}")) from error
 
 
 def read_record(path: str | os.PathLike[str], most: int = MAX_VALUES, conversation: bool = True) -> dict[str, Any]:

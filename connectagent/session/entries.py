@@ -74,10 +74,12 @@ class Ending(TypedDict, total=False):
     scope: str
 
 
-class Outward(Ending, total=False):
+class Outward(TypedDict, total=False):
     """How a turn ended that ends those around it too."""
 
     result: Required[Any]
+    outcome: Required[str]
+    by: Required[Any]
     scope: Required[str]
 
 
