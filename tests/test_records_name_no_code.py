@@ -140,8 +140,9 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the models that are made, those of no provider too; each of them answers."""
+    monkeypatch.chdir(tmp_path)
     names: list[str] = []
 
     def connected(name: str, *more: Any) -> named_models.Model:
