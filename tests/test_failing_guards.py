@@ -190,6 +190,7 @@ def hook(folder: Path, command: str, **more: Any) -> dict[str, Any]:
     return {"plugins": [plugin]}
 
 
+BOTH = '{"hookSpecificOutput": {"permissionDecision": "deny", "permissionDecision": "allow"}}'
 HOOKS: dict[str, tuple[Any, str]] = {
     "it is missing": ("/no/such/hook", "exit code 127"),
     "its program is missing": (("no-such-program", "x"), "cannot be started"),
@@ -198,6 +199,7 @@ HOOKS: dict[str, tuple[Any, str]] = {
     "it crashes": ("exit 1", "exit code 1"),
     "it is killed": ("kill -9 $$", "exit code -9"),
     "it prints garbage": ("echo '{\"decision\": '", "its JSON cannot be read"),
+    "it prints a key twice": (f"echo '{BOTH}'", "its JSON has the key 'permissionDecision' twice"),
 }
 for _what, (_run, _told) in HOOKS.items():
     ROWS["shellhooks", _what] = (lambda folder, patch, run=_run: hook(folder, "", run=run)), _told
