@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import reprlib
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 from connectagent.data import TraceEntry
 from connectagent.errors import Paused
-from connectagent.output.text import actor, actor_with_place, visible
+from connectagent.output.text import actor, actor_with_place, json_text, visible
 from connectagent.session.messages import text_of
 from connectagent.session.usage import Spent, usage_of
 
@@ -358,7 +357,7 @@ def argument_rows(arguments: dict[str, Any]) -> list[Row]:
     """The arguments of a call that a person is asked about: whole, or with a note of how much is missing."""
     rows = []
     for name, value in arguments.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+        text = value if isinstance(value, str) else json_text(value)
         first, *rest = text[:_ASKED].splitlines() or [""]
         if len(text) > _ASKED:
             rest.append(f"({len(text) - _ASKED} more characters are not shown)")

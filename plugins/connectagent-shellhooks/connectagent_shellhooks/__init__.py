@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Generator
@@ -34,6 +33,7 @@ from connectagent import (
     on_session,
     on_trace,
 )
+from connectagent.output.text import json_text
 from connectagent.settings import project_folder
 from connectagent_shellhooks.running import Decision, Outcome, clipped, run_command
 from connectagent_shellhooks.settings import GUARDS, Hook, read_hooks
@@ -264,7 +264,7 @@ class ShellHooks:
             from connectagent_shellhooks.posting import post  # its library takes time to load
 
             return post(hook, payload)
-        text, given = str(hook.run), json.dumps(payload, default=repr)
+        text, given = str(hook.run), json_text(payload)
         prompt = text.replace("$ARGUMENTS", given) if "$ARGUMENTS" in text else f"{text}\n\n{given}"
         try:
             verdict = agent.ask(prompt, output=Verdict, model=hook.model)

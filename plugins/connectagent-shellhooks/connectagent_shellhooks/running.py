@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.models.json_schema import repeated_key
+from connectagent.output.text import json_text
 
 _MOST = 1_000_000  # bytes of output that are read
 _TOO_MUCH = 50_000_000  # bytes after which a command is killed
@@ -153,7 +154,7 @@ def run_command(
     variables = {"CLAUDE_PROJECT_DIR": str(folder)}
     words = _words(line, str(folder), in_background)
     with tempfile.TemporaryFile() as given:  # not a pipe, which would fill where nobody reads it
-        given.write(json.dumps(payload, default=repr).encode())
+        given.write(json_text(payload).encode())
         given.seek(0)
         try:
             process = subprocess.Popen(
