@@ -16,7 +16,11 @@ import connectagent_approve
 import pydantic
 import pytest
 from connectagent_approve import Approve
+from connectagent_otel import Otel
 from connectagent_redact import Redact
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from test_canonical_arguments import plain, text
 from test_guards_see_one_form import Seen
 
@@ -189,6 +193,31 @@ def test_every_guard_sees_the_value_that_the_function_gets(
     written = {path: path.read_text("utf-8", "replace") for path in co_dir.rglob("*.*") if path.is_file()}
     assert written and {path: leaks(one) for path, one in written.items() if leaks(one)} == {}
     assert leaks(json.dumps(mask(world.agent.session["trace"][1:]), default=str)) == []  # as exporters send it
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_exporters_and_the_terminal_show_placeholders(
+    name: str, co_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, sent = KINDS[name]
+    exporter, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+
+    def take(value: Any) -> Any:
+        return value  # the model reads what the tool got, and must not
+
+    take.__annotations__ = {"value": kind, "return": Any}
+    asked = call("take", value=filled(sent, {key: Redact().text(value) for key, value in VALUES.items()}))
+    llm = ScriptedLLM(asked, "Done.")
+    plugins = [Redact(restore=["take"]), Otel(content=True, tracer_provider=tracers)]
+    agent = Agent("a", [take], llm=llm, plugins=plugins)
+    agent.input(PROMPT)
+    spans = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
+    assert any("gen_ai.tool.call.arguments" in one for one in spans), spans
+    assert leaks(json.dumps(spans, ensure_ascii=False)) == []
+    assert leaks(json.dumps([one.messages for one in llm.requests], ensure_ascii=False)) == []
+    shown = capsys.readouterr().err
+    assert "take" in shown and leaks(shown.partition("take")[2]) == []
 
 
 # -- pauses, renames and what does not fit ---------------------------------------------------------
