@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 KINDS = ("SECRET", "EMAIL", "PHONE", "IBAN", "CARD", "SSN")
 _PLACEHOLDER = re.compile(r"<[A-Z][A-Z_]*_[0-9a-f]{8}>")
+_UNMASKED = re.compile(rf"(?<!\[masked: ){_PLACEHOLDER.pattern}")
 _MASKED = re.compile(rf"\[masked: ({_PLACEHOLDER.pattern})\]")
 _DEEPEST = 50  # levels of data
 _MOST = 10_000  # values and texts that are remembered
@@ -186,7 +187,7 @@ class Redact:
         """
         if self._gets_values(tool_call):
             self._restore(agent, tool_call)
-            _changed(tool_call.arguments, partial(self._restored, agent, needed=True))
+            _changed(tool_call.arguments, partial(self._restored, agent, unknown=_refused))
         elif self._given:
             self._take_back(agent, tool_call)
 
@@ -196,7 +197,8 @@ class Redact:
     def _restore(self, agent: Agent, tool_call: ToolCall) -> None:
         """Put values in place of the placeholders, unless the arguments do not fit the tool."""
         written = tool_call.arguments if tool_call.sent is None else tool_call.sent  # a form may lack the placeholders
-        restored = _changed(written, partial(self._restored, agent))
+        unknown = _masked if agent.replaying else str  # a tool answers from the record then, whose arguments are masked
+        restored = _changed(written, partial(self._restored, agent, unknown=unknown))
         tool = agent.tools.get(tool_call.name)
         if restored is written or tool is None:
             return
@@ -247,23 +249,23 @@ class Redact:
         restored = self._restored(agent, result)
         return None if restored == result else restored
 
-    def _restored(self, agent: Agent, text: str, needed: bool = False) -> str:
+    def _restored(self, agent: Agent, text: str, unknown: Callable[[str], str] = str) -> str:
         """A text with the values that this session has had in this process; those of others are not for its user.
 
-        Raises:
-            ToolRejected: a value is needed and not known.
+        Args:
+            agent: the agent.
+            text: the text.
+            unknown: what is put in place of a placeholder whose value is not known; it may raise.
         """
         session, is_json = _session(agent), _is_json(text)
 
         def value(match: re.Match[str]) -> str:
             known = self._values.get((session, match[0]))
-            if known is None and needed:
-                raise ToolRejected(f"the value of {match[0]} is not known any more: ask the user for it again")
             if known is None:
-                return match[0]
+                return unknown(match[0])
             return json.dumps(known, ensure_ascii=False)[1:-1] if is_json else known
 
-        return _PLACEHOLDER.sub(value, text)
+        return _UNMASKED.sub(value, text)
 
     # -- one value -----------------------------------------------------------------------------
 
@@ -290,6 +292,14 @@ class Redact:
         if kind != "SECRET":
             _remember(self._values, (session, placeholder), value)
         return placeholder
+
+
+def _masked(placeholder: str) -> str:
+    return f"[masked: {placeholder}]"
+
+
+def _refused(placeholder: str) -> str:
+    raise ToolRejected(f"the value of {placeholder} is not known any more: ask the user for it again")
 
 
 def _texts(value: str | Sequence[str]) -> list[str]:
