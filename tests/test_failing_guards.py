@@ -73,6 +73,18 @@ def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return policy(folder / "p.yaml")
 
 
+@row("policy", "a rule has a key twice", "the key 'deny' is there twice")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    (folder / "p.yaml").write_text("rules:\n  - deny: wipe\n    deny: look\n  - allow: '*'\n")
+    return policy(folder / "p.yaml")
+
+
+@row("policy", "it has two lists of rules", "the key 'rules' is there twice")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    (folder / "p.yaml").write_text("rules: [{deny: wipe}]\nrules: [{allow: '*'}]\n")
+    return policy(folder / "p.yaml")
+
+
 @row("policy", "a key is misspelt", "rule 1 needs one of")
 def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     (folder / "p.yaml").write_text("rules:\n  - alow: '*'\n")
