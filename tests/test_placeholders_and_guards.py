@@ -338,3 +338,36 @@ def test_a_value_with_quotes_stays_one_value_in_json(co_dir: Path) -> None:
     llm = ScriptedLLM(call("send", to=sent), "Done.")
     Agent("a", [send], llm=llm, plugins=[Redact(restore=True)], quiet=True).input(f"Write to {mail}")
     assert got == [[mail]]
+
+
+def test_a_guard_that_comes_before_redact_decides_again(co_dir: Path) -> None:
+    seen: list[Any] = []
+
+    @before_tools(tryfirst=True)
+    def early(tool_calls: list[ToolCall]) -> None:
+        seen.append(tool_calls[0].arguments["card"])
+
+    agent = payer(Redact(restore=["pay"]), asked(), "Done.", plugins=[early])
+    agent.input(PROMPT)
+    assert seen == [Redact().text(CARD), int(CARD)] and paid == [(int(CARD), "")]
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_a_value_that_is_not_known_stops_its_own_call_only(parallel: int, co_dir: Path) -> None:
+    calls = [call("pay", card="<CARD_00000000>"), asked(), call("pay", card=5)]
+    agent = payer(Redact(restore=["pay"]), calls, "Done.", parallel_tools=parallel)
+    agent.input(PROMPT)
+    entries = [entry for entry in agent.session["trace"] if entry["type"] == "tool_execution"]
+    assert [entry["status"] for entry in entries] == ["rejected", "success", "success"]
+    assert sorted(paid) == [(5, ""), (int(CARD), "")]
+
+
+def test_two_calls_with_one_id_are_both_taken_back(co_dir: Path) -> None:
+    def rename(tool_call: ToolCall) -> None:
+        tool_call.name = "publish"
+
+    first, second = asked(), call("pay", card=Redact().text("5500005555555559"))
+    second.id = first.id
+    agent = payer(Redact(restore=["pay"]), first, second, "Done.", plugins=[before_each_tool(rename)])
+    agent.input(f"{PROMPT} Or 5500005555555559.")
+    assert paid == []

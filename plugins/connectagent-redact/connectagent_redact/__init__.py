@@ -207,7 +207,9 @@ class Redact:
         except ToolArgumentsError:
             return  # the placeholders stay, as the model reads what does not fit
         self._mask_spellings(agent, form, written)
-        _remember(self._given, (_session(agent), tool_call.id), (written, form))
+        key = (_session(agent), tool_call.id)
+        self._given.pop(key, None)  # some models repeat ids
+        _remember(self._given, key, (written, form))
         tool_call.arguments = restored
 
     def _take_back(self, agent: Agent, tool_call: ToolCall) -> None:
@@ -234,11 +236,11 @@ class Redact:
         self, agent: Agent, arguments: dict[str, Any], written: dict[str, Any]
     ) -> Iterator[tuple[str, str, str]]:
         """Each text and number in arguments that has a value of a placeholder, with these, however it is spelled."""
-        names = set(_PLACEHOLDER.findall(str(written)))
+        known = {name: self._values.get((_session(agent), name)) for name in _PLACEHOLDER.findall(str(written))}
         for text in _texts_in(arguments):
-            for placeholder in names:
-                value = self._values.get((_session(agent), placeholder))
-                if value is not None and _letters(value) in _letters(text):
+            for placeholder, value in known.items():
+                letters = _letters(value or "")
+                if value is not None and len(letters) >= _SHORTEST and letters in _letters(text):
                     yield text, placeholder, value
 
     @on_complete(trylast=True)
