@@ -37,7 +37,8 @@ def provider(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusing
         return answer if "Sum up this" in asked else real(wire, body, streamed)
 
     monkeypatch.setattr(refusing_provider, "said", said)
-    with RefusingProvider(request.param) as server:
+    server = RefusingProvider(request.param)
+    with server:
         yield server
 
 
