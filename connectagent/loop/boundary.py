@@ -345,12 +345,15 @@ class Boundary:
         changed = not snapshot.unchanged()
         if changed or snapshot.pending_changed:
             take_pending(handler, arguments, before, snapshot)
-        edited = [name for name, then in before.items() if not is_as_before(then, arguments[name])]
+        edited: list[str] = []
+        for name, then in before.items():
+            if not is_as_before(then, arguments[name]):
+                edited.append(name)
         if edited:
             self._check_edited(handler, edited, arguments, before)
         if changed and not snapshot.unchanged():
             self.announce(*take_changes(snapshot, handler.by))
-        return [_value_entry(handler, name, arguments, before[name]) for name in edited]
+        return [_value_entry(handler, name, arguments, before[name]) for name in edited] if edited else []
 
     def _check_edited(self, handler: Handler, edited: list[str], given: Arguments, before: Arguments) -> None:
         """Check what a handler edited, and bring edited calls into the form of their tools for everybody after it.

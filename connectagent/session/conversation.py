@@ -185,12 +185,12 @@ class Conversation:
         self._settle()
         index = len(self.snapshot.originals)
         self.snapshot.insert(message)
-        own = clone(self.snapshot.copy["messages"][index])  # which no thread can change
+        own = self.snapshot.copy["messages"][index]  # which no thread can change
         if by is not None:
-            entry = {"type": "message", "by": by, "index": index, "message": own}
+            entry = {"type": "message", "by": by, "index": index, "message": clone(own)}
             self.trace({**entry, **self.changed_by(by)}, settled=True)
         elif own["role"] == "assistant" and self.changed:
-            self.trace({"type": "assistant", "index": index, "message": own}, settled=True)
+            self.trace({"type": "assistant", "index": index, "message": clone(own)}, settled=True)
         if by is None and "tool_calls" in own and (restored := self.snapshot.traced.begin_round()):
             self.announce(restored)
 

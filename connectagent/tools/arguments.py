@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
 from connectagent.tools.fields import Fields, Parameter
-from connectagent.tools.forms import ATOMS
 from connectagent.tools.schema import target
 
 
@@ -121,15 +120,22 @@ class SignatureCheck:
 
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The keyword arguments, read from the canonical form of the arguments."""
-        is_plain = self._is_plain(arguments)
-        if is_plain and self._is_itself and ATOMS.issuperset(map(type, arguments.values())):
-            values = dict(arguments)
-        else:
-            values = self._read(name, Settled(arguments, set()) if is_plain else self._settled(name, arguments))
+        values = self._values_as_sent(arguments)
+        if values is None:
+            values = self._read(name, self._settled(name, arguments))
         for key, make in self._fill.items():
             if key not in values:
                 values[key] = make()
         return values
+
+    def _values_as_sent(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The values, where each is its own canonical form, so that all spellings are read as it is; None elsewhere."""
+        if not self._is_itself:
+            return None
+        try:
+            return self._values(arguments)
+        except Exception:  # they do not fit, or are JSON inside a string
+            return None
 
     def _is_plain(self, arguments: dict[str, Any]) -> bool:
         """Whether each argument is known to be canonical by its type alone."""
