@@ -71,7 +71,9 @@ class Asked:
 
     def agrees(self, turn: Any, call: ToolCall) -> bool:
         """Whether the handlers let the call pass as it is now."""
-        return self.hook not in turn.host.active or are_calls(turn.agent, [call], self.about)
+        if self.hook not in turn.host.active:
+            return True
+        return self.about is not None and are_calls(turn.agent, [call], self.about)
 
     def ask(
         self,

@@ -383,7 +383,7 @@ def calls_of(agent: Any, calls: Sequence[ToolCall]) -> tuple[Any, ...]:
 
 
 def are_calls(agent: Any, calls: Sequence[ToolCall], others: tuple[Any, ...] | None) -> bool:
-    """Whether calls are still what `calls_of` returned."""
+    """Whether calls are still what `calls_of` returned; None stands for other ones."""
     if others is None or len(calls) != len(others):
         return False
     tools: Mapping[str, Any] = agent.tools.by_name

@@ -37,13 +37,13 @@ def same(left: Any, right: Any) -> bool:
 def clone(value: Any) -> Any:
     """A copy of a value with plain dicts and lists; everything else in it is shared."""
     if isinstance(value, dict):
-        copied = dict(value)
+        copied = {**value}
         for key, item in copied.items():
             if type(item) not in ATOMS:
                 copied[key] = clone(item)
         return copied
     if isinstance(value, list):
-        listed = list(value)
+        listed = [*value]
         for index, item in enumerate(listed):
             if type(item) not in ATOMS:
                 listed[index] = clone(item)

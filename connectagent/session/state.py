@@ -23,22 +23,19 @@ def alike(left: Any, right: Any) -> bool:
         return left is right or bool(left == right)
     try:
         if kind is dict:
-            return len(left) == len(right) and _alike_items(left, right)
+            if len(left) != len(right):
+                return False
+            for key, value in left.items():
+                other = right.get(key, _ABSENT)
+                if value is not other and not alike(value, other):  # most are the same objects, which needs no call
+                    return False
+            return True
         if kind in (list, tuple):
             return len(left) == len(right) and (all(map(is_, left, right)) or all(map(alike, left, right)))
     except Exception:
         return False
     plain = next((one for one in (str, int, float, bytes) if isinstance(left, one)), None)
     return same(left, right) if plain is None or kind is plain else bool(plain.__eq__(left, right))
-
-
-def _alike_items(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
-    """Whether two dicts of one length have alike values; most values are the same objects, which needs no call."""
-    for key, value in left.items():
-        other = right.get(key, _ABSENT)
-        if value is not other and not alike(value, other):
-            return False
-    return True
 
 
 def initial_state(state: Any) -> dict[str, Any] | None:

@@ -113,48 +113,53 @@ class SignatureCheck:
         self._shapes = {key: own.parameters[key].shape if key in own.parameters else None for key in self._named}
         self._extra_shape = None if self._extra is None else self._extra.shape
         self._is_itself = own.is_itself and (more is None or more.is_itself)
+        self._values: Callable[[dict[str, Any]], dict[str, Any]] = own.validate if more is None else self._all_values
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The one JSON form of the arguments; objects that are no JSON stay as they are."""
-        return arguments if self._is_plain(arguments) else self._settled(name, arguments).form
+        return arguments if self._known(arguments) is not None else self._settled(name, arguments).form
 
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The keyword arguments, read from the canonical form of the arguments."""
-        values = self._values_as_sent(arguments)
+        values: dict[str, Any] | None = None
+        if self._is_itself:  # so each spelling is read as the canonical form is
+            try:
+                values = self._values(arguments)
+            except Exception:  # they do not fit, or are JSON inside a string
+                values = None
         if values is None:
-            values = self._read(name, self._settled(name, arguments))
+            strict = self._known(arguments)
+            settled = self._settled(name, arguments) if strict is None else Settled(arguments, strict)
+            values = self._read(name, settled)
         for key, make in self._fill.items():
             if key not in values:
                 values[key] = make()
         return values
 
-    def _values_as_sent(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """The values, where each is its own canonical form, so that all spellings are read as it is; None elsewhere."""
-        if not self._is_itself:
-            return None
-        try:
-            return self._values(arguments)
-        except Exception:  # they do not fit, or are JSON inside a string
-            return None
-
-    def _is_plain(self, arguments: dict[str, Any]) -> bool:
-        """Whether each argument is known to be canonical by its type alone."""
+    def _known(self, arguments: dict[str, Any]) -> set[str] | None:
+        """Which arguments are read strictly, if all are known to be canonical, by type or since they were found so."""
+        strict: set[str] = set()
         shapes = self._shapes
         for key, given in arguments.items():
             shape = shapes.get(key, self._extra_shape)
-            if shape is None or not shape(given):
-                return False
-        return self._required <= arguments.keys()
+            if shape is not None and shape(given):
+                continue
+            try:
+                is_strict = self._parameter(key).found.get(given)
+            except KeyError:
+                return None
+            if is_strict is None:
+                return None
+            if is_strict:
+                strict.add(key)
+        return strict if arguments.keys() >= self._required else None
 
     def _settled(self, name: str, arguments: dict[str, Any]) -> Settled:
-        """The canonical form of the arguments, and how it is read.
+        """The canonical form of arguments that are not known to have it, and how it is read.
 
         Raises:
             ToolArgumentsError: they do not fit.
         """
-        known = self._known(arguments)
-        if known is not None:
-            return known
         sent, values = self._validated(name, arguments)
         form: dict[str, Any] = {}
         strict: set[str] = set()
@@ -173,23 +178,6 @@ class SignatureCheck:
             raise misfit(name, self.schema, problems)
         is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
         return Settled(arguments if is_same else form, strict)
-
-    def _known(self, arguments: dict[str, Any]) -> Settled | None:
-        """The arguments themselves, if they are known to be canonical by their types or since they were found so."""
-        strict: set[str] = set()
-        for key, given in arguments.items():
-            try:
-                parameter = self._parameter(key)
-            except KeyError:
-                return None
-            if parameter.shape is not None and parameter.shape(given):
-                continue
-            is_strict = parameter.found.get(given)
-            if is_strict is None:
-                return None
-            if is_strict:
-                strict.add(key)
-        return Settled(arguments, strict) if self._required <= arguments.keys() else None
 
     def _parameter(self, key: str) -> Parameter:
         """The parameter that a key of the arguments means.
@@ -229,9 +217,9 @@ class SignatureCheck:
         assert first is not None
         raise misfit(name, self.schema, _problems(first, arguments, self.schema)) from first
 
-    def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if self._more is None:
-            return self._own.validate(arguments)
+    def _all_values(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The values of the parameters and those of `**kwargs`."""
+        assert self._more is not None
         own = {key: value for key, value in arguments.items() if key in self._named}
         values = self._own.validate(own)
         extra = {key: value for key, value in arguments.items() if key not in own}
