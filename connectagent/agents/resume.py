@@ -24,7 +24,6 @@ from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.incomplete import lost_behind
-from connectagent.records.misfits import refuse_misfits
 from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
@@ -138,6 +137,8 @@ def reopen(
     renamed: bool = False,
 ) -> str | None:
     """Go on with a record that is locked, or forked: see `Agent.resume`."""
+    from connectagent.records.misfits import refuse_misfits  # with the types of all entries, which few programs need
+
     with refuse_odd(path):
         session = read_session(path, at)
         _check_name(agent, session, path, renamed)

@@ -14,7 +14,6 @@ from connectagent.records.around import settle_around
 from connectagent.records.file import BETWEEN_TURNS, open_to_read, refuse_newer
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.records.messages import KEY, TurnMessages
-from connectagent.records.misfits import odd_text
 from connectagent.session.journal import LINES
 
 _PIECE = 1 << 20  # bytes that are read of a line at once
@@ -36,6 +35,8 @@ def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
     except (ConnectAgentError, UnicodeError):
         raise
     except ODD as error:
+        from connectagent.records.misfits import odd_text  # with the types of all entries, which few programs need
+
         raise ConfigError(odd_text(path, f"{type(error).__name__}: {error}")) from error
 
 
