@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NotRequired, Protocol, Required, TypedDict, runtime_checkable
 
+from connectagent.stop_reasons import is_whole, stop_reason
+
 Status = Literal["success", "error", "not_found", "rejected", "stand_in", "recovered", "skipped", "interrupted"]
-Outcome = Literal["answered", "truncated", "ended", "max_iterations", "transferred"]
+Outcome = Literal["answered", "truncated", "refused", "ended", "max_iterations", "transferred"]
 
 
 class AgentBase:
@@ -98,11 +100,12 @@ class LLMResponse:
     @property
     def truncated(self) -> bool:
         """Whether a token limit cut the answer off."""
-        return (self.finish_reason or "").lower() in _TRUNCATED
+        return stop_reason(self.finish_reason).end == "truncated"
 
-
-# The providers' words for it: OpenAI's, Anthropic's two, the Responses API's and Mistral's.
-_TRUNCATED = {"length", "max_tokens", "model_context_window_exceeded", "max_output_tokens", "model_length"}
+    @property
+    def whole(self) -> bool:
+        """Whether the answer is known to have come to its end: its reason is one that says so, or none was given."""
+        return is_whole(self.finish_reason)
 
 
 @dataclass(slots=True)

@@ -230,7 +230,7 @@ def test_a_cut_answer_tells_why(mode: str) -> None:
     [
         (response_body(reasoning(), status="incomplete", why="max_output_tokens"), "length"),
         (response_body(status="incomplete", why="content_filter"), "content_filter"),
-        (response_body(reasoning()), "bad_response"),
+        (response_body(reasoning()), "empty"),
         (response_body(status="failed", error={"code": "rate_limit_exceeded", "message": "Slow down."}), "rate_limit"),
         (response_body(status="failed", error={"code": "server_error", "message": "Sorry."}), "server"),
     ],

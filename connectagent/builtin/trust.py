@@ -255,8 +255,7 @@ def _ask_judge(judge: Any, question: str) -> str:
 
 def _is_whole(session: Any) -> bool:
     """Whether a turn's answer is one that its model gave, to its end."""
-    calls = [entry for entry in session.get("trace", ()) if entry["type"] == "llm_call"]
-    return session.get("outcome") != "truncated" and (not calls or calls[-1].get("finish_reason") != "refusal")
+    return session.get("outcome") not in ("truncated", "refused")
 
 
 def _read_verdict(answer: str) -> tuple[bool, str]:

@@ -21,7 +21,7 @@ from connectagent.models.notes import NOTES, Notes
 from connectagent.records.sent import difference, schema_key, sent_digest
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import CLOSED
-from connectagent.session.messages import as_response, describe_answer
+from connectagent.session.messages import as_response, describe_answer, refuse_unusable
 from connectagent.session.snapshot import By, clone
 from connectagent.session.usage import count
 from connectagent.tools.awaiting import CALLER
@@ -70,6 +70,7 @@ class Call(Choice):
         by: the handler or tool that asks.
         send: sends messages and tools to a model, for a handler or tool; None: as the turn asks.
         form: of the answer; None for text.
+        must_be_whole: whether a cut text will not do, since nobody who gets it could tell. So it is with a form.
 
     Attributes:
         conversation: whose call it is; None for a call of a handler or tool, which is no part of the conversation.
@@ -108,6 +109,7 @@ class Call(Choice):
         by: By | None = None,
         send: Callable[..., Any] | None = None,
         form: Any = None,
+        must_be_whole: bool = False,
     ) -> None:
         self.turn, self.request, self.place, self.asked, self.by = turn, request, place, asked, by
         self.send = send or self._ask_model
@@ -115,6 +117,7 @@ class Call(Choice):
         self.tried: list[tuple[str, str, int, str | None]] = []
         self.model, self.options = request.model, clone(request.options) if request.options else {}
         self.form = turn.output if asked is None else form
+        self.must_be_whole = must_be_whole or self.form is not None
         is_heard = turn.agent.streaming or turn.listeners or CALLER.get() is not None
         self._is_plain = send is None and self.form is None and not is_heard
         self.conversation = conversation = turn.conversation if asked is None else None
@@ -189,6 +192,8 @@ class Call(Choice):
         token = NOTES.set(notes)
         try:
             response = as_response(self._send())
+            if not turn.agent.replaying:  # a recorded answer was judged when it came
+                refuse_unusable(response, self.noted["model"], self.noted["provider"], self.must_be_whole)
         except BaseException as error:
             self.own, usage = describe_error(error), getattr(error, "usage", None)
             self.noted["usage"] = usage

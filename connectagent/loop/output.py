@@ -13,6 +13,7 @@ from connectagent.data import LLMResponse, Message
 from connectagent.errors import ConfigError, OutputError, ProviderError, libraries
 from connectagent.models.json_schema import json_alone, json_in, repeated_key
 from connectagent.session.instruction import with_instruction
+from connectagent.session.messages import refuse_unusable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -103,18 +104,14 @@ class Form(Asked):
         """What does not fit in an answer, one line each, or None.
 
         Raises:
-            ProviderError: the model refused to answer.
+            ProviderError: the answer is not whole; another try under the same limit would not be either.
             ConfigError: the offline model answered, and the answer is a decision.
         """
         from pydantic import ValidationError
 
-        if response.finish_reason == "refusal":
-            reason, provider = f"the model refused to answer: {response.content}", getattr(llm, "provider", llm.model)
-            raise ProviderError(f"{llm.model}: {reason}", kind="refusal", provider=provider, model=llm.model)
+        refuse_unusable(response, llm.model, getattr(llm, "provider", llm.model), must_be_whole=True)
         if self._alone and response.model == "offline":
             raise ConfigError("the offline model answers by rule and judges nothing; name a model")
-        if self._alone and response.truncated:
-            return "- the answer: it was cut off"
         try:
             self.read(response.content or "")
         except ValidationError as error:

@@ -20,6 +20,10 @@ from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal
 from connectagent.session.messages import NOT_RUN, assistant_message, shown_call
 from connectagent.session.usage import count_lost
+from connectagent.stop_reasons import stop_reason
+
+# An answer that was filtered or that failed never comes so far, unless a handler gives it, which answers for it.
+_OUTCOMES = {"truncated": "truncated", "unknown": "truncated", "refused": "refused"}
 
 
 def run_turn(turn: Turn) -> str:
@@ -67,7 +71,7 @@ def answer(turn: Turn) -> Ending:
         if response is not None and response.tool_calls:
             run_tools(turn, response.tool_calls)
         elif response is not None and turn.ended is None and (turn.output is None or turn.output.fits(turn, response)):
-            outcome = "truncated" if response.finish_reason and response.truncated else "answered"
+            outcome = _OUTCOMES.get(stop_reason(response.finish_reason).end, "answered")
             return Ending(response.content or "", outcome, {"model": response.model})
     return turn.last_words()
 

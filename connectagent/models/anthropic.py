@@ -10,12 +10,13 @@ from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.anthropic_cache import EPHEMERAL, mark
 from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
 from connectagent.models.clients import new_client
-from connectagent.models.content import as_json, read_arguments, tool_call
+from connectagent.models.content import as_json, cut_call, read_arguments, says_nothing, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 from connectagent.session.instruction import instruction
+from connectagent.stop_reasons import NOT_GIVEN, PAUSES, is_whole, stop_reason
 
 Block = dict[str, Any]
 
@@ -26,11 +27,7 @@ _OLD_MAX_TOKENS = 4096
 # the SDK's own create() refuses it.
 _STREAM_FROM_TOKENS = 21_333
 _MAX_PAUSES = 10
-_EMPTY_KINDS = {
-    "max_tokens": ("length", "the answer reached the token limit before any text came; allow more (max_tokens)"),
-    "refusal": ("refusal", "the model refused to answer"),
-    "model_context_window_exceeded": ("context_length", "the conversation fills the model's context window"),
-}
+_THOUGHTS = ("thinking", "redacted_thinking")
 
 
 class AnthropicLLM(WireLLM):
@@ -86,7 +83,7 @@ class AnthropicLLM(WireLLM):
             answer, failed = self._one_call(body, on_text, exchange)
             retries += failed
             blocks += _blocks(answer)
-            if answer.get("stop_reason") != "pause_turn":
+            if answer.get("stop_reason") not in PAUSES:
                 break
             # the provider's own tools need more time: what it has said goes back, and it goes on
             body["messages"] = [*body["messages"], {"role": "assistant", "content": _blocks(answer)}]
@@ -153,19 +150,25 @@ class AnthropicLLM(WireLLM):
     # ----------------------------------------------------------------------------------- receiving
 
     def _response(self, answer: dict[str, Any], output: type[Any] | None) -> LLMResponse:
-        stop = answer.get("stop_reason") or None
+        stop = str(answer.get("stop_reason") or NOT_GIVEN)
         blocks: list[Block] = answer["content"]
         content = "".join(block.get("text") or "" for block in blocks if block["type"] == "text") or None
-        calls = self._calls(blocks, stop)
         name = None if output is None else output_tool(output)["name"]
-        if calls and all(call.name == name for call in calls):
-            arguments = calls[0].arguments if calls[0].error is None else {}
-            return LLMResponse(as_json(arguments), None, None, stop, answer.get("model"))
+        forms = [block for block in blocks if block["type"] == "tool_use"]
+        if forms and all(block.get("name") == name for block in forms):  # as text, also where it is cut or broken
+            given = forms[0].get("broken") or as_json(forms[0].get("input") or {})
+            return self._settled(LLMResponse(given, None, None, stop, answer.get("model")), answer)
+        calls = self._calls(blocks, is_whole(stop))
         calls, blocks = _without(name, calls, blocks)  # given beside calls whose results it has not seen: too early
-        if content is None and not calls and stop in _EMPTY_KINDS:
-            kind, text = _EMPTY_KINDS[stop]
-            raise self._failure(text, kind, status=200, body=answer)
-        return LLMResponse(content, calls or None, None, stop, answer.get("model"), self._provider_data(blocks))
+        kept = self._provider_data(blocks)
+        response = LLMResponse(content, calls or None, None, stop, answer.get("model"), kept)
+        has_more = any(block["type"] not in ("text", "tool_use", *_THOUGHTS) for block in blocks)
+        return self._settled(response, answer, has_more)
+
+    def _settled(self, response: LLMResponse, answer: dict[str, Any], has_more: bool = False) -> LLMResponse:
+        """The response, unless it cannot be used. A refusal has no words here: what came before it is no answer."""
+        is_refused = stop_reason(response.finish_reason).end == "refused"
+        return self._usable(response, answer, words=_words(answer), has_more=has_more, must_be_whole=is_refused)
 
     def _provider_data(self, blocks: list[Block]) -> dict[str, Any] | None:
         """The blocks themselves, where one of them says what the message does not."""
@@ -174,16 +177,17 @@ class AnthropicLLM(WireLLM):
         own = [{key: value for key, value in block.items() if key != "broken"} for block in blocks]
         return {"provider": self.provider, "content": own}
 
-    def _calls(self, blocks: list[Block], stop: str | None) -> list[ToolCall]:
+    def _calls(self, blocks: list[Block], whole: bool) -> list[ToolCall]:
+        """The calls of an answer. Of one that was cut, the last block is not complete, however its input looks."""
         taken: set[str] = set()
-        calls = [
-            tool_call(block.get("id"), block.get("name"), block.get("broken") or block.get("input"), taken, "anthropic")
-            for block in blocks
-            if block["type"] == "tool_use"
-        ]
-        if calls and stop == "max_tokens" and blocks[-1]["type"] == "tool_use" and calls[-1].error is None:
-            calls[-1].arguments = {}
-            calls[-1].error = "the answer reached the token limit inside this call: its arguments are not complete"
+        calls = []
+        for number, block in enumerate(blocks, 1):
+            if block["type"] != "tool_use":
+                continue
+            input = block.get("broken") or block.get("input")
+            call = tool_call(block.get("id"), block.get("name"), input, taken, "anthropic")
+            is_complete = whole or (number < len(blocks) and not says_nothing(input))
+            calls.append(call if is_complete else cut_call(call))
         return calls
 
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
@@ -214,8 +218,9 @@ class AnthropicLLM(WireLLM):
                     exchange.so_far(answer["usage"])
                 case "content_block_start":
                     blocks[index] = dict(event.get("content_block") or {})
-                case "content_block_delta" if index in blocks:
-                    _add_delta(blocks[index], event.get("delta") or {}, inputs, index, on_text)
+                case "content_block_delta":
+                    delta = event.get("delta") or {}
+                    _add_delta(blocks.setdefault(index, _begun(delta)), delta, inputs, index, on_text)
                 case "message_delta":
                     answer.update(event.get("delta") or {})
                     answer.setdefault("usage", {}).update(_counted(event.get("usage") or {}))  # as `exchange` has it
@@ -226,6 +231,19 @@ class AnthropicLLM(WireLLM):
                 case "error":
                     raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+
+
+def _words(answer: dict[str, Any]) -> str:
+    """What the provider says of why it stopped: https://platform.claude.com/docs/en/api/messages (`stop_details`)."""
+    details = answer.get("stop_details")
+    told = [details.get(key) for key in ("category", "explanation")] if isinstance(details, dict) else []
+    return ": ".join(str(one) for one in told if one)
+
+
+def _begun(delta: dict[str, Any]) -> Block:
+    """The block of a delta whose beginning never came: servers that speak this wire leave it out."""
+    kind = str(delta.get("type") or "text_delta").removesuffix("_delta")
+    return {"type": {"input_json": "tool_use", "signature": "thinking", "citations": "text"}.get(kind, kind)}
 
 
 def _counted(usage: dict[str, Any]) -> dict[str, Any]:

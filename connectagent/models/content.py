@@ -176,6 +176,18 @@ def tool_call(id: object, name: object, raw: object, taken: set[str], provider: 
     return ToolCall(text, str(name or ""), arguments, error, raw=plain)
 
 
+def says_nothing(arguments: object) -> bool:
+    """Whether arguments as a provider sent them are missing. Only a whole answer says by that that there are none."""
+    return arguments in (None, {}) or (isinstance(arguments, str) and arguments.strip() in ("", "null"))
+
+
+def cut_call(call: ToolCall) -> ToolCall:
+    """A call that the end of its answer has cut: it is not run."""
+    call.arguments, call.raw = {}, None
+    call.error = call.error or "the answer was cut inside this call: its arguments are not complete"
+    return call
+
+
 def new_id(provider: str) -> str:
     """A fresh id for a call, in the provider's own format."""
     unique = os.urandom(16).hex()

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.errors import ProviderError
 from connectagent.models.clients import left_out, new_client
-from connectagent.models.content import as_json, text_of, tool_call
+from connectagent.models.content import as_json, cut_call, says_nothing, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.openai_stream import joined_content, stream_class, thinks
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 from connectagent.session.instruction import with_instruction
+from connectagent.stop_reasons import is_whole, stop_reason
 
 # Mistral refuses the parameter, and sends the usage without it.
 _NO_STREAM_OPTIONS = {"mistral"}
@@ -23,6 +25,9 @@ _NO_SCHEMA = {"deepseek"}
 _REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
 # What every answer may carry and none needs back; the rest of an assistant message is its provider's.
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
+_OTHER_ANSWERS = ("audio", "images")  # of models that were asked for sound or pictures
+_ENDING = ("finish_reason", "native_finish_reason", "error", "content_filter_results", "content_filter_result")
+_NO_NEWS = ("whole", "unknown")  # what a native reason says, of which there are many, where the other one is good
 
 
 def openai_client(key: str | None, base_url: str) -> Any:
@@ -107,27 +112,32 @@ class OpenAILLM(WireLLM):
         choice = self._choice(answer)
         message = choice.get("message")
         message = message if isinstance(message, dict) else {}
-        finish = choice.get("finish_reason") or None
-        calls = self._calls(message)
+        finish = _reason(choice, message)
+        if not message and is_whole(finish):
+            raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
+        calls = self._calls(message, is_whole(finish))
         content = text_of(message.get("content")) or None
-        refusal = message.get("refusal")
-        if refusal and not calls:
-            content, finish = (content or "") + str(refusal), "refusal"
-        if content is None and not calls:
-            self._refuse_empty(finish, message, answer)
-        return LLMResponse(
+        if message.get("refusal"):
+            content = (content or "") + str(message["refusal"])
+        response = LLMResponse(
             content, calls or None, None, finish, answer.get("model") or None, self._provider_data(message, calls)
         )
+        has_more = any(message.get(key) for key in _OTHER_ANSWERS)
+        return self._usable(response, answer, words=_words(choice, message), has_more=has_more)
 
     def _choice(self, answer: Any) -> dict[str, Any]:
         """The first choice of an answer: only one is asked for."""
         choices = answer.get("choices") if isinstance(answer, dict) else None
-        if not choices or not isinstance(choices[0], dict):
+        if not choices or not isinstance(choices[0], dict) or answer.get("error"):
             raise self._no_answer(answer)
         choice: dict[str, Any] = choices[0]
+        if choice.get("error"):  # OpenRouter, beside half an answer
+            error = self._no_answer(choice)
+            error.finish_reason = choice.get("finish_reason")
+            raise error
         return choice
 
-    def _no_answer(self, answer: Any) -> Exception:
+    def _no_answer(self, answer: Any) -> ProviderError:
         error = answer.get("error") if isinstance(answer, dict) else None
         if error:
             kind = kind_of(200, answer)
@@ -137,26 +147,23 @@ class OpenAILLM(WireLLM):
             status=200, body=answer,
         )  # fmt: skip
 
-    def _refuse_empty(self, finish: str | None, message: dict[str, Any], answer: Any) -> None:
-        """An answer that says nothing must not look like a good one."""
-        if finish in ("length", "model_length"):
-            text = "the answer reached the token limit before any text came; allow more tokens (max_tokens)"
-            raise self._failure(text, "length", status=200, body=answer)
-        if finish == "content_filter":
-            raise self._failure("the provider's filter held the answer back", "content_filter", status=200, body=answer)
-        if not message:
-            raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
+    def _calls(self, message: dict[str, Any], whole: bool) -> list[ToolCall]:
+        """The calls of a message, whatever `finish_reason` says: it is wrong in both directions.
 
-    def _calls(self, message: dict[str, Any]) -> list[ToolCall]:
-        """The calls of a message, whatever `finish_reason` says: it is wrong in both directions."""
+        Of an answer that was cut, those are complete whose arguments are: JSON shows its end itself. The last one may
+        be cut where its arguments are a text, or were read by the server.
+        """
         taken: set[str] = set()
         calls = []
-        for raw in _raw_calls(message):
+        raw_calls = _raw_calls(message)
+        for number, raw in enumerate(raw_calls, 1):
             function = raw.get("function") or {}
             arguments = function.get("arguments", function.get("input"))
             if raw.get("custom"):
                 function, arguments = raw["custom"], {"input": raw["custom"].get("input") or ""}
-            calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
+            call = tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider)
+            has_no_end = number == len(raw_calls) and isinstance(arguments, dict)
+            calls.append(call if whole or not (has_no_end or says_nothing(arguments)) else cut_call(call))
         return calls
 
     def _provider_data(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
@@ -203,7 +210,7 @@ class OpenAILLM(WireLLM):
         message: dict[str, Any] = {}
         calls: list[dict[str, Any]] = []
         old: list[dict[str, Any]] = []
-        finish = None
+        ending: dict[str, Any] = {}
         for chunk in self._events(stream):
             if chunk.get("error"):
                 raise self._no_answer(chunk)
@@ -211,19 +218,46 @@ class OpenAILLM(WireLLM):
             exchange.so_far(_sent_usage(answer))
             choice = _first_choice(chunk)
             delta = choice.get("delta") or choice.get("message") or {}
-            finish = choice.get("finish_reason") or finish
+            _add_ending(ending, choice)
             _add_calls(calls, delta.get("tool_calls"))
             _add_calls(old, [{"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else [])
             for text in _add_fields(message, delta):
                 on_text(text)
-        if finish is None and not getattr(stream, "done", False):
+        if not ending.keys() & {"finish_reason", "error"} and not getattr(stream, "done", False):
             raise self._failure("the stream ended before the answer was complete", "stream", status=200)
         if calls:
             message["tool_calls"] = calls
         if old:
             message["function_call"] = old[0]["function"]
-        answer["choices"] = [{"message": message, "finish_reason": finish}]
+        answer["choices"] = [{"message": message, "finish_reason": None, **ending}]
         return answer
+
+
+def _reason(choice: dict[str, Any], message: dict[str, Any]) -> str | None:
+    """Why an answer stopped. A text in `refusal` stands beside `stop`.
+
+    OpenRouter passes some failures on in `native_finish_reason` alone: github.com/OleksandrChekhovskyi/hax/pull/15
+    """
+    given = choice.get("finish_reason") or None
+    if message.get("refusal"):
+        return "refusal"
+    native = choice.get("native_finish_reason")
+    if isinstance(native, str) and is_whole(given) and stop_reason(native).end not in _NO_NEWS:
+        return native
+    return None if given is None else str(given)
+
+
+def _words(choice: dict[str, Any], message: dict[str, Any]) -> str:
+    """What a provider says of why it stopped: the model's refusal, or which filters (Azure) have held it back."""
+    if message.get("refusal"):
+        return str(message["refusal"])
+    found = choice.get("content_filter_results") or choice.get("content_filter_result")
+    results = found.items() if isinstance(found, dict) else ()
+    return ", ".join(
+        f"{name} ({one['severity']})" if one.get("severity") else str(name)
+        for name, one in results
+        if isinstance(one, dict) and (one.get("filtered") or one.get("detected"))
+    )
 
 
 def _sent_usage(answer: Any) -> Any:
@@ -244,6 +278,14 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
     choices = chunk.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     return choice if isinstance(choice, dict) and not choice.get("index") else {}
+
+
+def _add_ending(ending: dict[str, Any], choice: dict[str, Any]) -> None:
+    """Add what a chunk tells of why the answer stops. A good reason behind one that is not does not make it good."""
+    for key in _ENDING:
+        is_told = key == "finish_reason" and not is_whole(ending.get(key))
+        if choice.get(key) and not is_told:
+            ending[key] = choice[key]
 
 
 def _add_fields(message: dict[str, Any], delta: dict[str, Any]) -> Iterator[str]:

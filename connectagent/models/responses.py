@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
-from connectagent.models.content import tool_call
+from connectagent.models.content import cut_call, says_nothing, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
 from connectagent.models.openai import openai_client
@@ -22,17 +22,13 @@ from connectagent.models.responses_messages import (
     tools_to_wire,
 )
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
+from connectagent.stop_reasons import NOT_GIVEN, is_whole
 
 # They have no reasoning to encrypt, and OpenAI refuses to be asked for it.
 _NO_REASONING = re.compile(r"gpt-[34]|chatgpt|gpt-5[.\d]*-chat")
 _ENCRYPTED = "reasoning.encrypted_content"
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _TEXT_DELTAS = ("response.output_text.delta", "response.refusal.delta")
-_EMPTY_KINDS = {
-    "max_output_tokens": ("length", "the answer reached the token limit before any text came; allow more tokens "
-                                    "(max_output_tokens)"),
-    "content_filter": ("content_filter", "the provider's filter held the answer back"),
-}  # fmt: skip
 
 
 class ResponsesLLM(WireLLM):
@@ -110,17 +106,14 @@ class ResponsesLLM(WireLLM):
 
     def _response(self, answer: Any) -> LLMResponse:
         items, stop = self._items(answer)
-        calls = self._calls(items, stop)
-        content = text_of_items(items) or None
-        if not calls and (refusal := refusal_of(items)):
-            content, stop = (content or "") + refusal, "refusal"
-        if content is None and not calls:
-            if stop in _EMPTY_KINDS:
-                kind, text = _EMPTY_KINDS[stop]
-                raise self._failure(text, kind, status=200, body=answer)
-            if all(item["type"] == "reasoning" for item in items):
-                raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
-        return LLMResponse(content, calls or None, None, stop, answer.get("model") or None, self._kept(items))
+        refusal = refusal_of(items)
+        if refusal:
+            stop = "refusal"
+        calls = self._calls(items, is_whole(stop))
+        content = (text_of_items(items) + refusal) or None
+        response = LLMResponse(content, calls or None, None, stop, answer.get("model") or None, self._kept(items))
+        has_more = any(item["type"] not in ("message", "reasoning", *CALLS) for item in items)
+        return self._usable(response, answer, words=refusal, has_more=has_more)
 
     def _items(self, answer: Any) -> tuple[list[Item], str]:
         """What the answer is made of, and the provider's word for why it stopped."""
@@ -134,10 +127,11 @@ class ResponsesLLM(WireLLM):
             text = f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}"
             raise self._failure(text, "bad_response", status=200, body=answer)
         items = [item for item in output if isinstance(item, dict) and isinstance(item.get("type"), str)]
-        stop = (answer.get("incomplete_details") or {}).get("reason") or answer.get("status") or "completed"
+        stop = (answer.get("incomplete_details") or {}).get("reason") or answer.get("status") or NOT_GIVEN
         return items, str(stop)
 
-    def _calls(self, items: list[Item], stop: str) -> list[ToolCall]:
+    def _calls(self, items: list[Item], whole: bool) -> list[ToolCall]:
+        """The calls of an answer; an item says itself whether it is complete."""
         taken: set[str] = set()
         calls = []
         for item in items:
@@ -146,10 +140,12 @@ class ResponsesLLM(WireLLM):
             custom = item["type"] == "custom_tool_call"
             arguments = {"input": item.get("input") or ""} if custom else item.get("arguments")
             call = tool_call(item.get("call_id"), item.get("name"), arguments, taken, self.provider)
-            if item.get("status") == "incomplete" and stop == "max_output_tokens" and call.error is None:
-                call.arguments = {}
-                call.error = "the answer reached the token limit inside this call: its arguments are not complete"
-            calls.append(call)
+            is_complete = item.get("status") not in ("incomplete", "in_progress")
+            if whole:
+                calls.append(call if is_complete or not says_nothing(arguments) else cut_call(call))
+            else:
+                has_end = not custom and not says_nothing(arguments)  # of a text nobody knows
+                calls.append(call if is_complete and has_end else cut_call(call))
         return calls
 
     def _kept(self, items: list[Item]) -> dict[str, Any] | None:
@@ -184,6 +180,7 @@ class ResponsesLLM(WireLLM):
             elif kind in _ENDS:
                 answer = dict(event.get("response") or {})
                 answer["output"] = answer.get("output") or [items[index] for index in sorted(items)]
+                answer["status"] = answer.get("status") or kind.rpartition(".")[2]
                 return answer
             elif kind == "error":
                 raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)

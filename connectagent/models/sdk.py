@@ -28,11 +28,13 @@ from connectagent.models.names import NO_KEY, PROVIDERS
 from connectagent.models.prices import price
 from connectagent.models.tool_schemas import ToolForms, with_own_names, with_sent_names
 from connectagent.models.within_limits import within_limits
+from connectagent.stop_reasons import Problem, problem_of
 
 Messages = list[Message]
 Tools = list[dict[str, Any]] | None
 OnText = Callable[[str], None]
 
+_LONGEST_QUOTE = 300
 # A fifth faster without the check for circles, which no conversation has.
 _encode = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), default=str, check_circular=False, allow_nan=False
@@ -325,6 +327,39 @@ class WireLLM(ABC):
 
     def _failure(self, text: str, kind: str, **more: Any) -> ProviderError:
         return failure(text, kind, self._endpoint(), **more)
+
+    def _usable(
+        self,
+        response: LLMResponse,
+        answer: Any,
+        *,
+        words: str = "",
+        has_more: bool = False,
+        must_be_whole: bool = False,
+    ) -> LLMResponse:
+        """A response that can be used; any other is an error with the provider's words.
+
+        Args:
+            response: the response.
+            answer: as the provider sent it.
+            words: what the provider says of why it stopped.
+            has_more: whether the provider sent what is neither text nor calls, but an answer all the same.
+            must_be_whole: whether a text of an answer that is not whole is none.
+
+        Raises:
+            ProviderError: there is nothing in it that can be used: see `problem_of`.
+        """
+        has_text, has_calls = bool(response.content) or has_more, bool(response.tool_calls)
+        reason = response.finish_reason
+        found = problem_of(reason, has_text=has_text, has_calls=has_calls, must_be_whole=must_be_whole)
+        if found is None and not (has_text or has_calls):
+            found = Problem("empty", "the answer is empty: it has neither a text nor a call of a tool")
+        if found is None:
+            return response
+        said = words or (response.content or "")[:_LONGEST_QUOTE]
+        error = self._failure(f"{found.text}{said and f': {said}'}", found.kind, status=200, body=answer)
+        error.finish_reason = reason
+        raise error
 
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.provider, self.model, self.base_url, self._key(), self._key_variable)

@@ -63,6 +63,7 @@ class Failure(TypedDict, total=False):
     error_provider: str
     error_status: int | None
     retry_after_s: float | None
+    finish_reason: str
 
 
 class UserInput(Entry, total=False):
@@ -121,7 +122,6 @@ class LLMCall(Entry, StateChange, Failure, _From, total=False):
     content: Required[str | None]
     tool_calls: Required[list[ModelCall]]
     status: Required[Literal["success", "error", "stand_in", "recovered", "interrupted"]]
-    finish_reason: str
     provider_data: dict[str, Any]
     retries: list[dict[str, Any]]
     attempt: int

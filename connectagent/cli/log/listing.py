@@ -22,7 +22,7 @@ from connectagent.records.find import all_records
 from connectagent.records.summary import Summary, summarise
 
 _STYLES = {"error": "red", "crashed": "red"}
-_STYLES |= dict.fromkeys(("interrupted", "cancelled", "max_iterations", "truncated"), "yellow")
+_STYLES |= dict.fromkeys(("interrupted", "cancelled", "max_iterations", "truncated", "refused"), "yellow")
 _STYLES |= {"running": "cyan", "paused": "cyan"}
 
 

@@ -132,7 +132,7 @@ class ShellHooks:
     @on_complete
     def complete(self, agent: Agent, result: str, outcome: str) -> Continue | None:
         """Stop and SubagentStop, which may let the agent go on."""
-        if outcome not in ("answered", "truncated"):
+        if outcome not in ("answered", "truncated", "refused"):
             return None
         event, key = ("Stop" if agent.parent is None else "SubagentStop"), f"shellhooks:{agent.name}"
         active = agent.state.get(key) == agent.session["turn"]
