@@ -319,7 +319,6 @@ class ProviderError(ConnectAgentError):
         body: object = None,
         retries: list[dict[str, object]] | None = None,
         usage: Any = None,
-        finish_reason: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -330,7 +329,7 @@ class ProviderError(ConnectAgentError):
         self.body = body
         self.retries = retries or []
         self.usage = usage
-        self.finish_reason = finish_reason
+        self.finish_reason: str | None = None
 
 
 class TurnEndedError(ProviderError, RuntimeError):

@@ -36,16 +36,20 @@ class Problem(NamedTuple):
 _CHAT = "[chat completions](https://platform.openai.com/docs/api-reference/chat/object)"
 _RESPONSES = "[Responses](https://platform.openai.com/docs/api-reference/responses/object)"
 _MESSAGES = "[stop reasons](https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons)"
-_COMPACTION = "[compaction](https://platform.claude.com/docs/en/build-with-claude/compaction)"
-_MISTRAL = "[Mistral](https://docs.mistral.ai/api/)"
+_SDK = "https://github.com/anthropics/anthropic-sdk-python/blob/main/src/anthropic/types/beta/beta_stop_reason.py"
+_BETA = f"[the SDK's `BetaStopReason`]({_SDK})"
+_MISTRAL = "[Mistral](https://docs.rs/crate/mistral-openapi-client/latest/source/src/models/chat_completion_choice.rs)"
 _OPENROUTER = "[OpenRouter](https://openrouter.ai/docs/api-reference/overview)"
 _DEEPSEEK = "[DeepSeek](https://api-docs.deepseek.com/api/create-chat-completion)"
 _ZAI = "[z.ai](https://docs.z.ai/api-reference/llm/chat-completion)"
-_GEMINI = "[Gemini](https://ai.google.dev/api/generate-content#FinishReason)"
+_GEMINI = "[report llmgateway 2218](https://github.com/theopenco/llmgateway/pull/2218)"
 _BEDROCK = "[Bedrock](https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html)"
-_COHERE = "[Cohere](https://docs.cohere.com/reference/chat)"
-_TOGETHER = "[Together](https://docs.together.ai/reference/chat-completions-1)"
-_TGI = "[TGI](https://huggingface.github.io/text-generation-inference/)"
+_ORACLE = "https://docs.oracle.com/en-us/iaas/tools/dotnet/latest/api/Oci.GenerativeaiinferenceService.Models"
+_COHERE = f"[Cohere at Oracle]({_ORACLE}.CohereChatResponseV2.FinishReasonEnum.html)"
+_COHERE_1 = f"[Cohere at Oracle]({_ORACLE}.CohereChatResponse.FinishReasonEnum.html)"
+_TOGETHER = "[Together](https://github.com/Portkey-AI/gateway/blob/main/src/providers/together-ai/types.ts)"
+_IBM = "https://ibm.github.io/watsonx-ai-node-sdk/enums"
+_WATSONX = f"[watsonx]({_IBM}/0_1_x.WatsonXAI.TextGenResult.Constants.StopReason.html)"
 _VLLM = "[report vllm 57082](https://github.com/vllm-project/vllm/issues/57082)"
 _MALFORMED = "[report python-genai 1836](https://github.com/googleapis/python-genai/issues/1836)"
 
@@ -65,11 +69,12 @@ REASONS: dict[str, StopReason] = {
     **_of("whole", _RESPONSES, "completed"),
     **_of("whole", _MESSAGES, "end_turn stop_sequence tool_use"),
     **_of("whole", _TOGETHER, "eos"),
-    **_of("whole", _TGI, "eos_token"),
+    **_of("whole", _WATSONX, "eos_token"),
     **_of("whole", _COHERE, "complete tool_call"),
     **_of("truncated", _CHAT, "length", "length", _CUT),
     **_of("truncated", _MISTRAL, "model_length", "length", _CUT),
     **_of("truncated", _MESSAGES, "max_tokens", "length", _CUT),
+    **_of("truncated", _WATSONX, "token_limit", "length", _CUT),
     **_of("truncated", _RESPONSES, "max_output_tokens", "length", f"{_LIMIT}: allow more tokens (max_output_tokens)"),
     **_of(
         "truncated", _MESSAGES, "model_context_window_exceeded",
@@ -85,16 +90,17 @@ REASONS: dict[str, StopReason] = {
         "content_filter", _FILTERED,
     ),
     **_of("filtered", _BEDROCK, "guardrail_intervened content_filtered", "content_filter", _FILTERED),
-    **_of("filtered", _COHERE, "error_toxic", "content_filter", _FILTERED),
+    **_of("filtered", _COHERE_1, "error_toxic", "content_filter", _FILTERED),
     **_of("failed", _OPENROUTER, "error", "server", "the provider failed inside the answer"),
     **_of("failed", _RESPONSES, "failed cancelled", "server", "the provider did not finish the answer"),
     **_of("failed", _ZAI, "network_error", "server", "the provider lost its own connection to the model"),
     **_of("failed", _DEEPSEEK, "insufficient_system_resource", "overloaded", "the provider had no resources left"),
-    **_of("failed", _VLLM, "abort aborted", "server", "the server gave the answer up"),
+    **_of("failed", _WATSONX, "time_limit", "timeout", "the provider's time for the answer was over"),
+    **_of("failed", _VLLM, "abort", "server", "the server gave the answer up"),
     **_of("failed", _MALFORMED, "malformed_function_call function_call_filter", "tool_use_failed", _MALFORMED_CALL),
-    **_of("failed", _GEMINI, "unexpected_tool_call too_many_tool_calls", "tool_use_failed", _MALFORMED_CALL),
+    **_of("failed", _GEMINI, "unexpected_tool_call", "tool_use_failed", _MALFORMED_CALL),
     **_of("failed", _MESSAGES, "pause_turn", "server", "the provider's own tools paused again and again"),
-    **_of("failed", _COMPACTION, "compaction", "server", "the provider compacted the conversation again and again"),
+    **_of("failed", _BETA, "compaction", "server", "the provider compacted the conversation again and again"),
 }  # fmt: skip
 
 PAUSES = frozenset(("pause_turn", "compaction"))

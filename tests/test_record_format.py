@@ -65,6 +65,7 @@ DOT = bytes.fromhex(
 )
 BUSY = ProviderError("busy", kind="rate_limit", provider="x", status=429, retry_after_s=0.01)
 BUSY.retries = [{"status": 429}]
+BUSY.finish_reason = "error"
 
 
 def tables() -> dict[str, set[str]]:

@@ -177,8 +177,8 @@ def on_complete(agent: AgentAPI, result: str, outcome: str) -> str | Continue | 
     Args:
         agent: the agent.
         result: what `input()` will return, as the handlers before this one left it.
-        outcome: `answered`, `truncated` where a token limit has cut the answer, `ended`, `max_iterations`, or
-            `transferred` to another agent.
+        outcome: `answered`, `truncated` where the answer is cut or not known to be whole, `refused`, `ended`,
+            `max_iterations`, or `transferred` to another agent.
 
     Returns:
         None: the result stays.

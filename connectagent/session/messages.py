@@ -118,15 +118,16 @@ def refuse_unusable(response: LLMResponse, model: str, provider: str | None, mus
     if found is None:
         return
     said = f": {response.content[:_LONGEST_QUOTE]}" if response.content else ""
-    raise ProviderError(
+    error = ProviderError(
         f"{model}: {found.text}{said} ({found.kind})",
         kind=found.kind,
         provider=provider or "?",
         model=model,
         retries=response.retries,
         usage=response.usage or TokenUsage(),
-        finish_reason=reason,
     )
+    error.finish_reason = reason
+    raise error
 
 
 def _tidied(response: LLMResponse) -> LLMResponse:
