@@ -110,10 +110,10 @@ class OpenAILLM(WireLLM):
 
     def _response(self, answer: Any) -> LLMResponse:
         choice = self._choice(answer)
-        message = choice.get("message")
-        message = message if isinstance(message, dict) else {}
+        given = choice.get("message")
+        message: dict[str, Any] = given if isinstance(given, dict) else {}
         finish = _reason(choice, message)
-        if not message and is_whole(finish):
+        if given is not message and is_whole(finish):
             raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
         calls = self._calls(message, is_whole(finish))
         content = text_of(message.get("content")) or None

@@ -1,0 +1,342 @@
+"""What becomes of an answer for each reason to stop: on each wire, plain and streamed, over the real SDKs.
+
+What is expected stands here once more, and does not come from the package's own table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from wire_server import (
+    Answer,
+    WireServer,
+    block_events,
+    chat,
+    chat_stream,
+    finish,
+    message,
+    message_stream,
+    response_body,
+    response_stream,
+    text_events,
+    tool_use,
+)
+
+from connectagent import Agent, ProviderError, Retry, llm_do, on_error
+from connectagent.models.anthropic import AnthropicLLM
+from connectagent.models.openai import OpenAILLM
+from connectagent.models.responses import ResponsesLLM
+from connectagent.testing import ScriptedLLM, replayed
+
+MODES = ("plain", "stream")
+
+# For each wire: the reason as the provider writes it, what the answer is, and the kind of its error.
+CHAT = {
+    "stop": ("whole", ""),
+    "tool_calls": ("whole", ""),
+    "eos": ("whole", ""),
+    "": ("whole", ""),
+    "length": ("truncated", "length"),
+    "model_length": ("truncated", "length"),
+    "refusal": ("refused", "refusal"),
+    "content_filter": ("filtered", "content_filter"),
+    "sensitive": ("filtered", "content_filter"),
+    "SAFETY": ("filtered", "content_filter"),
+    "content_filter: PROHIBITED_CONTENT": ("filtered", "content_filter"),
+    "error": ("failed", "server"),
+    "network_error": ("failed", "server"),
+    "insufficient_system_resource": ("failed", "overloaded"),
+    "function_call_filter: MALFORMED_FUNCTION_CALL": ("failed", "tool_use_failed"),
+    "abort": ("failed", "server"),
+    "brand_new": ("unknown", "bad_response"),
+}
+RESPONSES = {
+    "completed": ("whole", ""),
+    "max_output_tokens": ("truncated", "length"),
+    "refusal": ("refused", "refusal"),
+    "content_filter": ("filtered", "content_filter"),
+    "cancelled": ("failed", "server"),
+    "steered": ("unknown", "bad_response"),
+    "incomplete": ("unknown", "bad_response"),
+}
+ANTHROPIC = {
+    "end_turn": ("whole", ""),
+    "tool_use": ("whole", ""),
+    "stop_sequence": ("whole", ""),
+    "max_tokens": ("truncated", "length"),
+    "model_context_window_exceeded": ("truncated", "context_length"),
+    "refusal": ("refused", "refusal"),
+    "pause_turn": ("failed", "server"),
+    "brand_new": ("unknown", "bad_response"),
+    "": ("unknown", "bad_response"),
+}
+WIRES = {"chat": CHAT, "responses": RESPONSES, "anthropic": ANTHROPIC}
+
+
+@dataclass
+class Report:
+    """A report, all of whose fields have defaults."""
+
+    title: str = "untitled"
+    pages: int = 0
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def answer(wire: str, mode: str, reason: str, text: str | None, calls: list[tuple[str, str, str]]) -> Answer:
+    """An answer with a text and calls (id, name, arguments), the last of which may be cut."""
+    return {"chat": _chat, "responses": _responses, "anthropic": _anthropic}[wire](mode, reason, text, calls)
+
+
+def _chat(mode: str, reason: str, text: str | None, calls: list[tuple[str, str, str]]) -> Answer:
+    more = {"refusal": text} if reason == "refusal" else {"content": text}
+    reason = "stop" if reason == "refusal" else reason
+    made = [
+        {"index": n, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for n, (id, name, arguments) in enumerate(calls)
+    ]
+    said: dict[str, Any] = {"content": None, **more, **({"tool_calls": made} if made else {})}
+    if mode == "plain":
+        return chat(**said, finish=reason or None)
+    end = [finish(reason)] if reason else []
+    return chat_stream({key: value for key, value in said.items() if value is not None}, *end)
+
+
+def _responses(mode: str, reason: str, text: str | None, calls: list[tuple[str, str, str]]) -> Answer:
+    told: dict[str, Any] = {"status": "incomplete", "why": reason}
+    if reason in ("completed", "cancelled", "incomplete", "refusal"):
+        told = {"status": "completed" if reason == "refusal" else reason}
+    output: list[Any] = [text] if text is not None and reason != "refusal" else []
+    if text is not None and reason == "refusal":
+        output = [{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": text}]}]
+    body = response_body(*output, *calls, **told)
+    if calls and told["status"] == "incomplete":
+        body["output"][-1]["status"] = "in_progress" if "max" in reason else "incomplete"
+    if mode == "plain":
+        return Answer(body)
+    streamed = response_stream(body)
+    if told["status"] == "cancelled":  # there is no event of that name: the last one says it
+        streamed.text = str(streamed.text).replace("response.cancelled", "response.incomplete")
+    return streamed
+
+
+def _anthropic(mode: str, reason: str, text: str | None, calls: list[tuple[str, str, str]]) -> Answer:
+    if mode == "plain":
+        blocks: list[Any] = [] if text is None else [text]
+        blocks += [tool_use(id, name, **_begun(arguments)) for id, name, arguments in calls]
+        return message(*blocks, stop=reason or None)  # type: ignore[arg-type]
+    events = [] if text is None else text_events(0, text)
+    for n, (id, name, arguments) in enumerate(calls, 1):
+        events += block_events(n, tool_use(id, name), {"type": "input_json_delta", "partial_json": arguments})
+    return message_stream(*events, stop=reason)
+
+
+def _begun(arguments: str) -> dict[str, Any]:
+    """What a server has read of arguments that may be cut."""
+    try:
+        found: dict[str, Any] = json.loads(arguments or "{}")
+    except ValueError:
+        return {"title": "Rep"}
+    return found
+
+
+def typed_answer(wire: str, mode: str, reason: str, written: str) -> Answer:
+    if wire == "anthropic":  # by the tool that stands for the form
+        return answer(wire, mode, reason, None, [("t1", "Report", written)])
+    return answer(wire, mode, reason, written, [])
+
+
+def llm_at(server: WireServer, wire: str) -> Any:
+    if wire == "anthropic":
+        return AnthropicLLM("claude-sonnet-4-5", api_key="k-1234567", base_url=server.url)
+    if wire == "responses":
+        return ResponsesLLM("gpt-4o", api_key="k-1234567", base_url=server.openai_url)
+    return OpenAILLM("gpt-4o", api_key="k-1234567", base_url=server.openai_url)
+
+
+def good(wire: str) -> str:
+    return {"chat": "stop", "responses": "completed", "anthropic": "end_turn"}[wire]
+
+
+# -- the cases -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """One reason on one wire, in one mode."""
+
+    wire: str
+    mode: str
+    reason: str
+    end: str
+    kind: str
+
+    @property
+    def word(self) -> str | None:
+        """The reason as connectagent keeps it."""
+        return self.reason or ("not_given" if self.wire == "anthropic" else None)
+
+    def agent(self, server: WireServer, **given: Any) -> Agent:
+        options = {"log": False, "quiet": True, "stream": self.mode == "stream", **given}
+        return Agent("a", llm=llm_at(server, self.wire), **options)
+
+    def fails(self, run: Callable[[], Any], kind: str | None = None) -> ProviderError:
+        with pytest.raises(ProviderError) as caught:
+            run()
+        assert (caught.value.kind, caught.value.finish_reason) == (kind or self.kind, self.word), caught.value
+        return caught.value
+
+
+def text(case: Case) -> None:
+    """A text is a result where it is whole, cut, a refusal in words, or where nothing is known against it."""
+    with WireServer(answer(case.wire, case.mode, case.reason, "Half an", [])) as server:
+        agent = case.agent(server)
+        outcome = {"whole": "answered", "truncated": "truncated", "unknown": "truncated", "refused": "refused"}
+        if case.end in ("filtered", "failed") or (case.wire, case.end) == ("anthropic", "refused"):
+            case.fails(lambda: agent.input("Hi"))
+        else:
+            assert (agent.input("Hi"), agent.session["outcome"]) == ("Half an", outcome[case.end])
+
+
+def nothing(case: Case) -> None:
+    """An answer without text and calls is never a result."""
+    with WireServer(answer(case.wire, case.mode, case.reason, None, [])) as server:
+        agent = case.agent(server)
+        if (case.wire, case.reason) in (("chat", "refusal"), ("responses", "refusal")):  # it says nothing then
+            with pytest.raises(ProviderError, match="is empty"):
+                agent.input("Hi")
+        else:
+            case.fails(lambda: agent.input("Hi"), case.kind or "empty")
+
+
+def tools(case: Case) -> None:
+    """Of a whole answer all calls run; of one that was cut those that are complete; of every other one none."""
+    ran: list[str] = []
+
+    def wipe(path: str = "/data") -> str:
+        """Wipe."""
+        ran.append(path)
+        return "wiped"
+
+    calls = [("t1", "wipe", '{"path": "/tmp"}'), ("t2", "wipe", "")]
+    said = "I refuse." if case.reason == "refusal" else None
+    asks, done = (
+        answer(case.wire, case.mode, case.reason, said, calls),
+        answer(case.wire, case.mode, good(case.wire), "Done.", []),
+    )
+    pauses = [asks] * 10 if case.reason == "pause_turn" else [asks]
+    with WireServer(*pauses, done) as server:
+        agent = case.agent(server, tools=[wipe])
+        if case.end in ("whole", "truncated"):
+            assert agent.input("Hi") == "Done."
+        else:
+            case.fails(lambda: agent.input("Hi"))
+    assert ran == {"whole": ["/tmp", "/data"], "truncated": ["/tmp"]}.get(case.end, [])
+
+
+def typed(case: Case) -> None:
+    """A cut answer is no object of defaults, and is not asked for again under the same limit."""
+    with WireServer(typed_answer(case.wire, case.mode, case.reason, '{"title": "Rep')) as server:
+        agent = case.agent(server, output_retries=1)
+        if case.end == "whole":
+            if (case.wire, case.mode) == ("anthropic", "plain"):  # the server has read it already
+                assert agent.input("Hi", output=Report) == Report("Rep")
+            else:
+                with pytest.raises(ValueError, match="JSON"):
+                    agent.input("Hi", output=Report)
+                assert len(server.requests) == 2
+        else:
+            case.fails(lambda: agent.input("Hi", output=Report))
+            assert len(server.requests) == (10 if case.reason == "pause_turn" else 1)
+    with WireServer(typed_answer(case.wire, case.mode, case.reason, '{"title": "Report", "pages": 3}')) as server:
+        agent = case.agent(server)
+        if case.end == "whole":
+            assert agent.input("Hi", output=Report) == Report("Report", 3)
+        else:
+            case.fails(lambda: agent.input("Hi", output=Report))
+
+
+def by_llm_do(case: Case) -> None:
+    """Whoever gets nothing but a text or an object gets none that is not whole."""
+    for output, given in ((None, "Half an"), (Report, '{"title": "Report", "pages": 3}')):
+        made = answer if output is None else typed_answer
+        said = made(case.wire, "plain", case.reason, given, *([[]] if output is None else []))
+        with WireServer(said) as server:
+            llm = llm_at(server, case.wire)
+            if case.end == "whole":
+                expected = given if output is None else Report("Report", 3)
+                assert llm_do("Hi", output, llm=llm) == expected  # type: ignore[arg-type]
+            else:
+                case.fails(partial(llm_do, "Hi", output, llm=llm))
+
+
+def retried(case: Case) -> None:
+    """`on_error` gets the error of an answer that cannot be used, and asks another model."""
+    kinds: list[str] = []
+
+    @on_error
+    def elsewhere(error: Exception) -> Retry:
+        assert isinstance(error, ProviderError)
+        kinds.append(error.kind)
+        return Retry(model=ScriptedLLM('{"title": "From elsewhere"}'))
+
+    with WireServer(typed_answer(case.wire, case.mode, case.reason, '{"title": "Rep"}')) as server:
+        agent = case.agent(server, on_events=[elsewhere])
+        found = agent.input("Hi", output=Report)
+    assert (found.title, kinds) == (("Rep", []) if case.end == "whole" else ("From elsewhere", [case.kind]))
+
+
+def resumed(case: Case) -> None:
+    """The record keeps the reason; a replay comes to the same, and a resumed turn asks again."""
+
+    def wipe(path: str = "/data") -> str:
+        """Wipe."""
+        return "wiped"
+
+    said = "I refuse." if case.reason == "refusal" else None
+    asks = answer(case.wire, case.mode, case.reason, said, [("t1", "wipe", '{"path": "/tmp"}'), ("t2", "wipe", "")])
+    done = answer(case.wire, case.mode, good(case.wire), "Done.", [])
+    pauses = [asks] * 10 if case.reason == "pause_turn" else [asks]
+    with WireServer(*pauses, done) as server:
+        agent = case.agent(server, tools=[wipe], log=None)
+        if case.end in ("whole", "truncated"):
+            agent.input("Hi")
+        else:
+            case.fails(lambda: agent.input("Hi"))
+        record = str(agent.record)
+        (turn,) = yaml.safe_load(Path(record).read_text("utf-8"))["turns"]
+        first = next(entry for entry in turn["trace"] if entry["type"] == "llm_call")
+        assert first.get("finish_reason") == case.word
+        played = replayed(record, Agent("a", [wipe], llm=llm_at(server, case.wire), log=False, quiet=True))
+        assert played.same, played
+        if case.end not in ("whole", "truncated"):
+            assert first["error_kind"] == case.kind
+            assert case.agent(server, tools=[wipe], log=None).resume(record) == "Done."
+
+
+CASES = [
+    Case(wire, mode, reason, *found)
+    for wire, reasons in WIRES.items()
+    for mode in MODES
+    for reason, found in reasons.items()
+]
+
+
+CHECKS = [text, nothing, tools, typed, by_llm_do, retried, resumed]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("case", CASES, ids=lambda one: f"{one.wire}-{one.mode}-{one.reason or 'none'}")
+def test_an_answer_is_good_only_if_its_reason_is_known_to_be_good(
+    case: Case, check: Callable[[Case], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(case)
