@@ -265,6 +265,6 @@ def test_no_call_of_an_answer_that_is_not_whole_runs_unless_it_is_complete(seed:
                 without = [arguments for _, arguments in ran if arguments == "{}"]
                 assert len(without) <= str(made).count("{}"), about
             elif end != "whole":
-                assert ran == [] and error is not None, about
+                assert ran == [] and (error is not None or end == "unknown"), about  # whose text is a result
             seen[f"{one.wire} {one.mode} {end} {'ran' if ran else 'none'}"] += 1
     assert any("truncated ran" in key for key in seen) and any("truncated none" in key for key in seen), seen
