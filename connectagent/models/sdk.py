@@ -356,8 +356,10 @@ class WireLLM(ABC):
             found = Problem("empty", "the answer is empty: it has neither a text nor a call of a tool")
         if found is None:
             return response
-        said = words or (response.content or "")[:_LONGEST_QUOTE]
-        error = self._failure(f"{found.text}{said and f': {said}'}", found.kind, status=200, body=answer)
+        text = f"{found.text}: {words}" if words else found.text
+        if response.content and not words:
+            text = f"{text}; it began {response.content[:_LONGEST_QUOTE]!r}"
+        error = self._failure(text, found.kind, status=200, body=answer)
         error.finish_reason = reason
         raise error
 
