@@ -114,7 +114,9 @@ WORDS: dict[str, tuple[str, Answer, str, str | None, str]] = {
         "chat", Answer(choice("error", error={"code": 429, "message": "Slow down."})),
         "rate_limit", "error", "Slow down.",
     ),
-    "an error without words": ("chat", Answer(choice("error")), "server", "error", "failed inside the answer; it began 'Half an'"),
+    "an error without words": (
+        "chat", Answer(choice("error")), "server", "error", "failed inside the answer; it began 'Half an'",
+    ),
     "an error beside good choices": (
         "chat", Answer({**choice("stop"), "error": UPSTREAM}), "server", None, "The upstream provider broke off.",
     ),
