@@ -33,6 +33,7 @@ from connectagent import Agent, ProviderError, Retry, llm_do, on_error
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.openai import OpenAILLM
 from connectagent.models.responses import ResponsesLLM
+from connectagent.stop_reasons import REASONS, stop_reason
 from connectagent.testing import ScriptedLLM, replayed
 
 MODES = ("plain", "stream")
@@ -340,3 +341,12 @@ def test_an_answer_is_good_only_if_its_reason_is_known_to_be_good(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     check(case)
+
+
+def test_each_reason_has_a_source_and_errors_a_kind_of_the_page() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "errors.md").read_text("utf-8")
+    for word, found in REASONS.items():
+        assert word == word.lower() and found.source.startswith("[") and stop_reason(word.upper()) == found
+        assert (found.end == "whole") == (found.kind == found.text == "")
+        assert found.end == "whole" or f"`{found.kind}`" in page
+    assert (stop_reason(None).end, stop_reason("").end, stop_reason("of tomorrow").end) == ("whole", "whole", "unknown")
