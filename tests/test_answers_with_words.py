@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_stop_reasons import Report, llm_at
+from stopped_answers import llm_at
 from wire_server import (
     Answer,
     WireServer,
@@ -38,6 +39,15 @@ from connectagent import (
     on_error,
 )
 from connectagent.testing import ScriptedLLM, call, replayed
+
+
+@dataclass
+class Report:
+    """A report, all of whose fields have defaults."""
+
+    title: str = "untitled"
+    pages: int = 0
+
 
 DETAILS = {"type": "refusal", "category": "cyber", "explanation": "It could do harm."}
 FILTERS = {"hate": {"filtered": True, "severity": "high"}, "violence": {"filtered": False, "severity": "safe"}}

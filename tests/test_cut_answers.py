@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from test_stop_reasons import WIRES, answer, good, llm_at
+from stopped_answers import WIRES, answer, good, llm_at
 from wire_driver import load, recordings
 from wire_server import FIXTURES, Answer, WireServer, response_stream
 
