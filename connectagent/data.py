@@ -1,7 +1,7 @@
 """The data of a conversation: what is stored (TypedDict) and what is passed around (dataclass).
 
 Messages are in OpenAI's chat format, whichever provider answers. Two keys are connectagent's own and
-never sent: `provider_data` holds what a provider needs back with its assistant message; `author` names
+never sent: `provider_data` holds what a model needs back with its assistant message; `author` names
 the agent that wrote a message, if it is another one of the tree.
 """
 
@@ -83,7 +83,8 @@ class LLMResponse:
         usage: tokens and cost, or None if the provider did not report them.
         finish_reason: why it stopped, in the provider's own word, for example `stop` or `length`.
         model: the model that answered, as the provider names it.
-        provider_data: what this provider needs back with the message, `{"provider": name, ...}`.
+        provider_data: what this model needs back with the message, and whose that is:
+            `{"provider": ..., "address": ..., "model": ..., ...}`. It is sent to nobody else.
         retries: the failed attempts before this answer, one dict each.
     """
 

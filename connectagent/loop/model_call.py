@@ -323,6 +323,8 @@ def _news(sent: dict[str, Any], before: dict[str, Any]) -> TraceEntry:
             new[key] = value
     before |= sent
     before.pop("edited", None)
+    if "adapted" not in sent:  # what is adapted again later is told again
+        before.pop("adapted", None)
     if not new:
         return {}
     if new.get("tools"):

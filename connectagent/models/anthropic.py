@@ -8,12 +8,13 @@ from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.anthropic_cache import EPHEMERAL, mark
-from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
+from connectagent.models.anthropic_messages import may_think, to_wire, tool_choice, tools_to_wire
 from connectagent.models.clients import new_client
 from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
+from connectagent.models.notes import note
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 from connectagent.session.instruction import instruction
 
@@ -117,7 +118,10 @@ class AnthropicLLM(WireLLM):
     def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
         options = self._body_options()
         cache = options.pop("cache_control", EPHEMERAL)
-        system, sent, used_tools = to_wire(messages, self.provider)
+        if _mode(options) == "enabled" and not may_think(messages, self.origin):
+            del options["thinking"]
+            note("thinking is off in this request: its turn was not begun by this model's thinking")
+        system, sent, used_tools = to_wire(messages, self.origin, _mode(options))
         wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
         thinking = options.get("thinking")
         thinking = thinking if isinstance(thinking, dict) else {}
@@ -168,11 +172,12 @@ class AnthropicLLM(WireLLM):
         return LLMResponse(content, calls or None, None, stop, answer.get("model"), self._provider_data(blocks))
 
     def _provider_data(self, blocks: list[Block]) -> dict[str, Any] | None:
-        """The blocks themselves, where one of them says what the message does not."""
-        if all(_is_plain(block) for block in blocks):
-            return None
-        own = [{key: value for key, value in block.items() if key != "broken"} for block in blocks]
-        return {"provider": self.provider, "content": own}
+        """The mode in which the model thought, and the blocks, where one of them says what the message does not."""
+        mode = _mode(self._body_options())
+        parts: dict[str, Any] = {} if mode in (None, "disabled") else {"mode": mode}
+        if not all(_is_plain(block) for block in blocks):
+            parts["content"] = [{key: value for key, value in block.items() if key != "broken"} for block in blocks]
+        return self.origin.kept(**parts) if parts else None
 
     def _calls(self, blocks: list[Block], stop: str | None) -> list[ToolCall]:
         taken: set[str] = set()
@@ -226,6 +231,13 @@ class AnthropicLLM(WireLLM):
                 case "error":
                     raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+
+
+def _mode(options: dict[str, Any]) -> str | None:
+    """The type of `thinking` in a request's parameters."""
+    thinking = options.get("thinking")
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    return kind if isinstance(kind, str) else None
 
 
 def _counted(usage: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class OpenAILLM(WireLLM):
         options = self._body_options()
         if self.provider == "openai" and "max_tokens" in options and _REASONING_MODEL.match(self.wire_model):
             options.setdefault("max_completion_tokens", options.pop("max_tokens"))
-        sent: list[dict[str, Any]] = to_wire(messages, self.provider)
+        sent: list[dict[str, Any]] = to_wire(messages, self.origin, options)
         if output is not None and "response_format" not in options:
             if self.provider in _NO_SCHEMA:
                 sent = with_instruction(sent, output.model_json_schema())
@@ -160,14 +160,12 @@ class OpenAILLM(WireLLM):
         return calls
 
     def _provider_data(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
-        """What this endpoint may need back: reasoning, signatures, whatever the format does not know."""
+        """What this model may need back: reasoning, signatures, whatever the format does not know."""
         raw_calls = _raw_calls(message)
         customs = [call.id for call, raw in zip(calls, raw_calls, strict=True) if raw.get("custom")]
-        kept: dict[str, Any] = {"provider": self.provider}
-        if customs:
-            kept["custom"] = customs
+        parts: dict[str, Any] = {"custom": customs} if customs else {}
         if self._is_openai:
-            return kept if customs else None
+            return self.origin.kept(**parts) if parts else None
         fields = {key: value for key, value in message.items() if key not in _KNOWN_FIELDS and value not in (None, "")}
         extras = {
             call.id: raw["extra_content"]
@@ -175,12 +173,12 @@ class OpenAILLM(WireLLM):
             if raw.get("extra_content")
         }
         if thinks(message.get("content")):
-            kept["content"] = message["content"]
+            parts["content"] = message["content"]
         if fields:
-            kept["message"] = fields
+            parts["message"] = fields
         if extras:
-            kept["extra_content"] = extras
-        return kept if len(kept) > 1 else None
+            parts["extra_content"] = extras
+        return self.origin.kept(**parts) if parts else None
 
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
         usage = usages[-1] if usages else None

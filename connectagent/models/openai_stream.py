@@ -82,8 +82,8 @@ def thinks(content: Any) -> bool:
     return isinstance(content, list) and any(part["type"] != "text" for part in parts_of(content))
 
 
-def own_content(kept: dict[str, Any] | None, provider: str, text: str) -> Any:
-    """The content as the provider gave it, with its thinking; None where there is none, or the text was changed."""
-    content = kept.get("content") if kept and kept.get("provider") == provider else None
+def own_content(own: dict[str, Any], text: str) -> Any:
+    """The content as the model gave it, with its thinking; None where there is none, or the text was changed."""
+    content = own.get("content")
     fits = isinstance(content, list) and content and all(isinstance(part, dict) and "type" in part for part in content)
     return content if fits and text_of(content) == text else None

@@ -91,7 +91,7 @@ class ResponsesLLM(WireLLM):
         stored = bool(options.setdefault("store", False))
         if not stored and not _NO_REASONING.match(self.wire_model):
             options["include"] = list(dict.fromkeys([*(options.get("include") or []), _ENCRYPTED]))
-        body: dict[str, Any] = {"model": self.wire_model, "input": to_wire(messages, self.provider, stored)}
+        body: dict[str, Any] = {"model": self.wire_model, "input": to_wire(messages, self.origin, stored)}
         wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
         if wire_tools:
             body["tools"] = wire_tools
@@ -156,7 +156,7 @@ class ResponsesLLM(WireLLM):
         """The items themselves, where one of them says what the message does not."""
         if all(map(is_plain, items)):
             return None
-        return {"provider": self.provider, "items": items}
+        return self.origin.kept(items=items)
 
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
         usage = usages[-1] if usages else None

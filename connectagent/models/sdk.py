@@ -25,6 +25,7 @@ from connectagent.models.clients import idle_client
 from connectagent.models.failures import Endpoint, failure, from_sdk
 from connectagent.models.limits import Limits, limits_of
 from connectagent.models.names import NO_KEY, PROVIDERS
+from connectagent.models.origin import Origin, address_of
 from connectagent.models.prices import price
 from connectagent.models.tool_schemas import ToolForms, with_own_names, with_sent_names
 from connectagent.models.within_limits import within_limits
@@ -228,6 +229,11 @@ class WireLLM(ABC):
     def base_url(self) -> str:
         """Where requests go: the argument, the SDK's own variable, or the provider's address."""
         return self._own_base_url or self._environment_url() or self._known_url() or self.default_base_url
+
+    @property
+    def origin(self) -> Origin:
+        """What signed and encrypted parts of this model's answers belong to."""
+        return Origin(self.provider, address_of(self.base_url), self.wire_model)
 
     def _environment_url(self) -> str | None:
         return os.environ.get(self.base_url_variable) if self._known_url() is None else None
