@@ -90,9 +90,12 @@ class Publisher(WireServer):
     # -- Anthropic
 
     def _anthropic(self, body: Any) -> Iterator[str]:
-        mode = (body.get("thinking") or {}).get("type")
-        if mode == "enabled" and body["max_tokens"] <= body["thinking"]["budget_tokens"]:
+        mode = _mode(body)
+        if mode == "enabled" and body["max_tokens"] <= body.get("thinking", {}).get("budget_tokens", 0):
             yield "`max_tokens` must be greater than `thinking.budget_tokens`"
+        if "deepseek" in body["model"]:
+            yield from self._deepseeks(body, mode)
+            return
         for number, one in enumerate(body["messages"]):
             for at, block in enumerate(one["content"]):
                 if block["type"] in _THINKING and not self._wrote(block["signature"], body["model"]):
@@ -112,6 +115,15 @@ class Publisher(WireServer):
                     f"messages.{number}.content.0: When thinking is disabled, an `assistant` message in the final "
                     "position cannot contain `thinking`."
                 )
+
+    def _deepseeks(self, body: Any, mode: str | None) -> Iterator[str]:
+        for one in body["messages"]:
+            kinds = [block["type"] for block in one["content"]]
+            own = kinds[0] == "thinking" and self._wrote(one["content"][0]["signature"], body["model"])
+            if "thinking" in kinds and not own:
+                yield "a thinking block that DeepSeek has not written"
+            if mode == "enabled" and "tool_use" in kinds and not own:
+                yield "The `content[].thinking` in the thinking mode must be passed back to the API."
 
     # -- Responses
 
@@ -184,7 +196,7 @@ class Publisher(WireServer):
 
     def _message(self, body: Any, id: str | None) -> Answer:
         signature = self._sign(body["model"])
-        thinks = (body.get("thinking") or {}).get("type") == "enabled"
+        thinks = _mode(body) == "enabled"
         thought = [{"type": "thinking", "thinking": "Hm.", "signature": signature}] if thinks else []
         stop = "tool_use" if id else "end_turn"
         if not body.get("stream"):
@@ -233,6 +245,13 @@ def _mistrals(one: Any, behind: str | None) -> Iterator[str]:
     for id in [call["id"] for call in one.get("tool_calls") or ()] + [one.get("tool_call_id", "123456789")]:
         if not re.fullmatch("[a-zA-Z0-9]{9}", id):
             yield f"Tool call id was {id} but must be a-z, A-Z, 0-9, with a length of 9."
+
+
+def _mode(body: Any) -> str | None:
+    """The type of thinking; DeepSeek thinks by default."""
+    default = "enabled" if "deepseek" in body["model"] else None
+    mode: str | None = (body.get("thinking") or {}).get("type", default)
+    return mode
 
 
 def _thinks(body: Any) -> bool:

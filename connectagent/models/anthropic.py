@@ -8,7 +8,7 @@ from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.anthropic_cache import EPHEMERAL, mark
-from connectagent.models.anthropic_messages import may_think, to_wire, tool_choice, tools_to_wire
+from connectagent.models.anthropic_messages import is_thought_through, may_think, to_wire, tool_choice, tools_to_wire
 from connectagent.models.clients import new_client
 from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
@@ -118,9 +118,7 @@ class AnthropicLLM(WireLLM):
     def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
         options = self._body_options()
         cache = options.pop("cache_control", EPHEMERAL)
-        if _mode(options) == "enabled" and not may_think(messages, self.origin):
-            del options["thinking"]
-            note("thinking is off in this request: its turn was not begun by this model's thinking")
+        self._think_where_it_may(options, messages)
         system, sent, used_tools = to_wire(messages, self.origin, _mode(options))
         wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
         thinking = options.get("thinking")
@@ -147,6 +145,16 @@ class AnthropicLLM(WireLLM):
         if cache:
             mark(body, cache)
         return body
+
+    def _think_where_it_may(self, options: dict[str, Any], messages: Messages) -> None:
+        """Switch thinking off in a request where the model would refuse the conversation for it."""
+        if "deepseek" in self.wire_model.lower():  # which thinks where it is not told otherwise
+            if _mode(options) != "disabled" and not is_thought_through(messages, self.origin):
+                options["thinking"] = {"type": "disabled"}
+                note("thinking is off in this request: the conversation has calls without this model's thinking")
+        elif _mode(options) == "enabled" and not may_think(messages, self.origin):
+            del options["thinking"]
+            note("thinking is off in this request: its turn was not begun by this model's thinking")
 
     def _max_tokens(self, thinking: dict[str, Any]) -> int:
         """The limit that the API insists on, where the user set none; a thinking budget is part of it."""

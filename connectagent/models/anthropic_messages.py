@@ -237,10 +237,23 @@ def may_think(messages: Messages, origin: Origin) -> bool:
     (docs.claude.com/en/docs/build-with-claude/extended-thinking, "Toggling thinking modes in conversations").
     """
     answers = _open_turn(messages)
-    if not all(origin.gave(answer.get("provider_data")) for answer in answers):
-        return False
-    first = _own_blocks(answers[-1].get("provider_data"), origin, "enabled") if answers else []
-    return not answers or (bool(first) and first[0]["type"] in _THINKING)
+    own = all(origin.gave(answer.get("provider_data")) for answer in answers)
+    return own and (not answers or _is_thought(answers[-1], origin))
+
+
+def is_thought_through(messages: Messages, origin: Origin) -> bool:
+    """Whether each call of the conversation is behind this model's own thinking.
+
+    DeepSeek asks for that by Anthropic's API: "The `content[].thinking` in the thinking mode must be passed back to the
+    API." (github.com/decolua/9router/issues/2397)
+    """
+    return all(_is_thought(message, origin) for message in messages if message.get("tool_calls"))
+
+
+def _is_thought(answer: Any, origin: Origin) -> bool:
+    """Whether an answer begins with this model's own thinking."""
+    blocks = _own_blocks(answer.get("provider_data"), origin, "enabled")
+    return bool(blocks) and blocks[0]["type"] in _THINKING
 
 
 def _open_turn(messages: Messages) -> list[Any]:

@@ -13,6 +13,8 @@
 | DeepSeek, thinking | `reasoning_content` in each message of a turn with calls, "" where it has none | |
 | | | api-docs.deepseek.com/guides/thinking_mode; "" and not left out: github.com/anomalyco/opencode/issues/17523, |
 | | | github.com/continuedev/continue/issues/11285 |
+| Kimi, thinking | the same | "thinking is enabled but reasoning_content is missing in assistant tool call message" |
+| | | (github.com/continuedev/continue/pull/11806) |
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _OPENAI_ID = re.compile(r".{1,40}", re.DOTALL)
 _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _MISTRAL = re.compile(r"(mi|magi|mini|code|dev|math|lean)stral|(mi|pi|vo)xtral", re.IGNORECASE)
 _GEMINI_3 = re.compile(r"(^|/)gemini-(?![12]([.-]|$))", re.IGNORECASE)
-_DEEPSEEK = re.compile(r"deepseek", re.IGNORECASE)
-_NOT_THINKING = ("deepseek-chat", "deepseek-coder")  # by default; every other model of DeepSeek's is
+_REASONING = re.compile(r"deepseek|kimi", re.IGNORECASE)
+_NOT_THINKING = ("deepseek-chat", "deepseek-coder")  # by default; every other model of these is
 # Servers of any kind are reached by these names, so that only the model's name tells what it is.
 _ANY_SERVER = ("openai", "co")
 
@@ -68,18 +70,16 @@ def chat_mode(origin: Origin, options: Mapping[str, Any]) -> ChatMode:
     ids = _OPENAI_ID if origin.provider == "openai" else None
     if _GEMINI_3.search(origin.model) and origin.provider in ("gemini", "openrouter", *_ANY_SERVER):
         return ChatMode(ids, signs="details" if origin.provider == "openrouter" else "call")
-    return ChatMode(ids, reasons=_deepseek_thinks(origin, options))
+    named = origin.provider in _ANY_SERVER and _REASONING.search(origin.model) is not None
+    return ChatMode(ids, reasons=(named or origin.provider == "deepseek") and _thinks(origin.model, options))
 
 
-def _deepseek_thinks(origin: Origin, options: Mapping[str, Any]) -> bool:
-    """Whether DeepSeek's thinking is on, which it is by default."""
-    is_deepseek = origin.provider == "deepseek" or (
-        origin.provider in _ANY_SERVER and _DEEPSEEK.search(origin.model) is not None
-    )
+def _thinks(model: str, options: Mapping[str, Any]) -> bool:
+    """Whether a model of DeepSeek's or Moonshot's thinks, which it does by default."""
     thinking = options.get("thinking")
-    if is_deepseek and isinstance(thinking, Mapping) and "type" in thinking:
+    if isinstance(thinking, Mapping) and "type" in thinking:
         return bool(thinking["type"] != "disabled")
-    return is_deepseek and not origin.model.endswith(_NOT_THINKING)
+    return not model.endswith(_NOT_THINKING)
 
 
 def signed(message: Item, mode: ChatMode) -> Item:
