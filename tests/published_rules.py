@@ -7,6 +7,7 @@ with two rounds of a call of `look`, then with a text; a text of the user that b
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -50,6 +51,11 @@ class Publisher(WireServer):
         self.own: list[int] = []
         self.failing = 0
         self._written: dict[str, str] = {}  # by signature: the model that wrote it
+        self._behind: dict[str, str] = {}  # by signature: what stood before it
+
+    def forget(self) -> None:
+        """Take nothing back any more that was written before, as for the key of another account."""
+        self._written = dict.fromkeys(self._written, "of another account")
 
     def _reply(self, handler: BaseHTTPRequestHandler, answer: Answer) -> None:
         body = self.requests[-1]
@@ -68,7 +74,9 @@ class Publisher(WireServer):
     def _error(self, text: str, status: int) -> Answer:
         if self.provider == "anthropic":
             return Answer({"type": "error", "error": {"type": "invalid_request_error", "message": text}}, status)
-        error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
+        error: dict[str, Any] = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
+        if self.provider == "openrouter":
+            error = {"message": "Provider returned error", "code": status, "metadata": {"raw": json.dumps(text)}}
         return Answer({"error": error}, status)
 
     def _problems(self, body: Any) -> Iterator[str]:
@@ -102,6 +110,9 @@ class Publisher(WireServer):
                     yield f"messages.{number}.content.{at}: Invalid `signature` in `thinking` block"
                 if block["type"] == "tool_use" and not re.fullmatch("[a-zA-Z0-9_-]+", block["id"]):
                     yield f"messages.{number}.content.{at}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
+        if "fable" in body["model"]:
+            yield from self._rebound(body)
+            return
         for number, one in _final_turn(body["messages"]):
             kinds = [block["type"] for block in one["content"]]
             if mode == "enabled" and kinds[0] not in _THINKING:
@@ -115,6 +126,16 @@ class Publisher(WireServer):
                     f"messages.{number}.content.0: When thinking is disabled, an `assistant` message in the final "
                     "position cannot contain `thinking`."
                 )
+
+    def _rebound(self, body: Any) -> Iterator[str]:
+        """Newer models bind thinking to all that stands before it: platform.claude.com, "Preserved thinking"."""
+        for number, one in enumerate(body["messages"]):
+            for at, block in enumerate(one["content"]):
+                if block["type"] == "thinking" and self._behind[block["signature"]] != _prefix(body, number):
+                    yield (
+                        f"messages.{number}.content.{at}: Invalid `signature` in `thinking` block. The block is bound "
+                        "to a different conversation."
+                    )
 
     def _deepseeks(self, body: Any, mode: str | None) -> Iterator[str]:
         for one in body["messages"]:
@@ -163,7 +184,7 @@ class Publisher(WireServer):
         for detail in one.get("reasoning_details") or ():
             signature = detail.get("signature") or detail.get("data")
             if not self._wrote(signature, model) and not ("gemini-3" in model and signature == DUMMY):
-                yield f"messages[{number}]: the reasoning details were created by another model"
+                yield _upstream(model, number)
         for call in one.get("tool_calls") or ():
             signature = _signature(call)
             if signature not in (None, DUMMY) and not self._wrote(signature, model):
@@ -196,7 +217,8 @@ class Publisher(WireServer):
 
     def _message(self, body: Any, id: str | None) -> Answer:
         signature = self._sign(body["model"])
-        thinks = _mode(body) == "enabled"
+        self._behind[signature] = _prefix(body, len(body["messages"]))
+        thinks = _mode(body) == "enabled" or "fable" in body["model"]
         thought = [{"type": "thinking", "thinking": "Hm.", "signature": signature}] if thinks else []
         stop = "tool_use" if id else "end_turn"
         if not body.get("stream"):
@@ -235,6 +257,12 @@ def _final_turn(messages: list[Any]) -> Iterator[tuple[int, Any]]:
     return ((n, one) for n, one in enumerate(messages) if n > begin and one["role"] == "assistant")
 
 
+def _prefix(body: Any, number: int) -> str:
+    """All that stands before a message, without the marks for the cache."""
+    before = [body.get("system"), body.get("tools"), body["messages"][:number]]
+    return re.sub(r', "cache_control": \{[^}]*\}', "", json.dumps(before))
+
+
 def _has_results(one: Any) -> bool:
     return any(block["type"] == "tool_result" for block in one["content"])
 
@@ -261,6 +289,15 @@ def _thinks(body: Any) -> bool:
 
 def _signature(call: Any) -> Any:
     return call.get("extra_content", {}).get("google", {}).get("thought_signature")
+
+
+def _upstream(model: str, number: int) -> str:
+    """What the provider behind OpenRouter says about a signature that the model did not write."""
+    if "claude" in model:
+        return f"messages.{number}.content.0: Invalid `signature` in `thinking` block"
+    if "gemini" in model:
+        return "Unable to submit request because Thought signature is not valid"
+    return "The encrypted content gAAA...c90= could not be verified."
 
 
 def _detail(model: str, signature: str, id: str | None) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from published_rules import Publisher
 from pydantic import create_model
-from wire_server import WireServer, message, tool_use
+from wire_server import Answer, WireServer, message, tool_use
 
 from connectagent import (
     Agent,
     LLMResponse,
+    ProviderError,
     Retry,
     ToolCall,
     after_llm,
@@ -32,7 +33,7 @@ from connectagent.models.responses import ResponsesLLM
 from connectagent.models.sdk import WireLLM
 from connectagent.session.messages import assistant_message
 
-THINKS = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
+THINKS: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
 ADAPTERS: dict[str, type[WireLLM]] = {"anthropic": AnthropicLLM, "openai-responses": ResponsesLLM}
 
 
@@ -74,6 +75,7 @@ PARTIES = {
     "sonnet": Party("anthropic", "anthropic", "claude-sonnet-4-5"),
     "sonnet thinks": Party("anthropic", "anthropic", "claude-sonnet-4-5", THINKS),
     "opus thinks": Party("anthropic", "anthropic", "claude-opus-4-5", THINKS),
+    "fable": Party("anthropic", "anthropic", "claude-fable-5-1"),
     "sonnet thinks elsewhere": Party("like", "anthropic", "claude-sonnet-4-5", THINKS),
     "gemini-3-pro": Party("gemini", "gemini", "gemini-3-pro-preview"),
     "gemini-3-flash": Party("gemini", "gemini", "gemini-3-flash-preview"),
@@ -285,6 +287,73 @@ def test_a_model_gets_its_own_back_and_after_another_one_too(
     # Gemini's texts have no signature, and DeepSeek does not think here behind calls of others
     last = {"gemini-3-pro": 2, "gemini-3-flash": 2, "deepseek by messages": 0}.get(name, 3)
     assert own == [0, 1, 2, last]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize("name", [name for name in SIGNING if not name.startswith("deepseek")])
+def test_a_model_that_refuses_its_own_gets_the_conversation_without_it(
+    name: str, stream: bool, servers: dict[str, Publisher]
+) -> None:
+    party = PARTIES[name]
+    run, server = Run(servers, party, party, stream), servers[party.server]
+
+    @after_tools
+    def changes_the_account(agent: Any) -> None:
+        if (agent.current_session["turn"], agent.current_session["iteration"]) == (1, 2):
+            server.forget()
+
+    agent = run.agent(changes_the_account)
+    server.refused.clear()
+    run.asks(agent, run.one, "calls=4")
+    assert len(server.refused) == 1, server.refused
+    notes = [text for texts in adapted(agent) for text in texts or ()]
+    assert len([text for text in notes if text.startswith("thinking of earlier answers is left out, which ")]) == 1
+    begin = len(server.own)
+    run.asks(agent, run.one, "calls=2")
+    assert len(server.refused) == 1
+    assert server.own[begin:][-1] > server.own[begin:][0]  # what it wrote since comes back to it
+
+
+def test_a_changed_conversation_goes_on_where_thinking_is_bound_to_what_stands_before_it(
+    servers: dict[str, Publisher],
+) -> None:
+    server = servers["anthropic"]
+
+    @after_tools
+    def edits(agent: Any) -> None:
+        if agent.current_session["iteration"] == 2:
+            agent.current_session["messages"][0]["content"] = "calls=3, if you please"
+
+    agent = Agent("a", [look], llm=claude(server, "claude-fable-5-1"), on_events=[edits], log=False, quiet=True)
+    server.refused.clear()
+    assert agent.input("calls=3") == "Seen."
+    assert len(server.refused) == 1 and "different conversation" in server.refused[0]
+    agent.tools.add(forget_it)
+    assert agent.input("calls=1") == "Seen."
+    assert len(server.refused) == 2
+
+
+def forget_it() -> str:
+    """Forget it."""
+    return "forgotten"
+
+
+def test_another_error_about_a_signature_is_raised() -> None:
+    text = "InvalidSignature: the signature in the request headers is not valid"
+    error = Answer({"error": {"message": text}}, 400)
+    history: list[Any] = [
+        {"role": "user", "content": "Hi."},
+        {"role": "assistant", "content": "Hello.", "provider_data": None},
+        {"role": "user", "content": "And?"},
+    ]
+    for status in (400, 403):
+        error.status = status
+        with WireServer(error) as server:
+            llm = OpenAILLM("m", provider="vllm", api_key="k", base_url=server.openai_url, options={"max_retries": 0})
+            history[1]["provider_data"] = llm.origin.kept(message={"reasoning": "Hm."})
+            with pytest.raises(ProviderError, match="InvalidSignature"):
+                llm.complete(history)
+            assert len(server.requests) == 1
 
 
 def test_an_address_tells_no_password() -> None:

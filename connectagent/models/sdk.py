@@ -13,19 +13,20 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
 from connectagent.data import LLMResponse, Message, TokenUsage
-from connectagent.errors import ConfigError, ProviderError, libraries
+from connectagent.errors import ConfigError, ProviderError, cut, libraries
 from connectagent.models.attempts import Attempts, Raised
 from connectagent.models.clients import idle_client
 from connectagent.models.failures import Endpoint, failure, from_sdk
 from connectagent.models.limits import Limits, limits_of
 from connectagent.models.names import NO_KEY, PROVIDERS
-from connectagent.models.origin import Origin, address_of
+from connectagent.models.notes import note
+from connectagent.models.origin import Origin, RefusedParts, address_of
 from connectagent.models.prices import price
 from connectagent.models.tool_schemas import ToolForms, with_own_names, with_sent_names
 from connectagent.models.within_limits import within_limits
@@ -132,6 +133,7 @@ class WireLLM(ABC):
         self._own_base_url = base_url
         self.options = dict(options or {})
         self._tool_forms = ToolForms()
+        self._refused_parts = RefusedParts()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
@@ -189,6 +191,17 @@ class WireLLM(ABC):
     # -- what both share
 
     def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
+        try:
+            return self._once(self._refused_parts.left_out(messages), tools, on_text, output)
+        except ProviderError as error:
+            if not self._refused_parts.add(messages, error, self.origin):
+                raise
+            note(f"thinking of earlier answers is left out, which {self.provider} refused: {cut(str(error), 300)}")
+        return self._once(self._refused_parts.left_out(messages), tools, on_text, output)
+
+    def _once(
+        self, messages: Sequence[Message], tools: Tools, on_text: OnText | None, output: type[Any] | None
+    ) -> LLMResponse:
         exchange = Exchange()
         sent = self._tool_forms.of(tools or [], self.provider, self.limits)
         given = with_sent_names(within_limits(messages, self.provider, self.limits), sent)
