@@ -178,6 +178,8 @@ class Publisher(WireServer):
             behind = one["role"]
         if "gemini-3" in model:
             yield from self._unsigned(body)
+        if "claude" in model and "reasoning" in body:
+            yield from self._unthought(body)
 
     def _spoken(self, body: Any, number: int, one: Any) -> Iterator[str]:
         model = body["model"]
@@ -206,6 +208,14 @@ class Publisher(WireServer):
             if calls and _signature(calls[0]) is None and calls[0]["id"] not in bound:
                 name = calls[0]["function"]["name"]
                 yield f"Function call is missing a thought_signature in functionCall parts. `{name}` at {number}."
+
+    def _unthought(self, body: Any) -> Iterator[str]:
+        """Anthropic's rule for the turn that goes on, through OpenRouter."""
+        messages = body["messages"]
+        begin = max(n for n, one in enumerate(messages) if one["role"] == "user" and one["content"][:4] != "Note")
+        first = next((one for one in messages[begin:] if one["role"] == "assistant"), None)
+        if first is not None and not first.get("reasoning_details"):
+            yield f"messages.{begin}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`."
 
     # -- what it answers
 
@@ -241,7 +251,7 @@ class Publisher(WireServer):
         signature, more = self._sign(body["model"]), dict[str, Any]()
         if self.provider == "deepseek" and _thinks(body):
             more["reasoning_content"] = signature
-        if self.provider == "openrouter" and "stral" not in body["model"]:
+        if self.provider == "openrouter" and ("reasoning" in body or not re.search("stral|claude", body["model"])):
             more["reasoning_details"] = [_detail(body["model"], signature, id)]
         if self.provider == "gemini":
             call["extra_content"] = {"google": {"thought_signature": signature}}

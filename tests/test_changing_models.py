@@ -26,6 +26,7 @@ from connectagent import (
     on_error,
 )
 from connectagent.models.anthropic import AnthropicLLM
+from connectagent.models.notes import THINKING_IS_OFF
 from connectagent.models.openai import OpenAILLM
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.origin import Origin
@@ -84,7 +85,7 @@ PARTIES = {
     "deepseek-chat": Party("deepseek", "deepseek", "deepseek-chat"),
     "mistral": Party("mistral", "mistral", "mistral-large-latest"),
     "mistral on vllm": Party("vllm", "openai", "mistralai/Mistral-Small-3.2-24B-Instruct-2506"),
-    "router's claude": Party("openrouter", "openrouter", "anthropic/claude-opus-4.5"),
+    "router's claude": Party("openrouter", "openrouter", "anthropic/claude-opus-4.5", {"reasoning": {"effort": "low"}}),
     "router's gpt": Party("openrouter", "openrouter", "openai/gpt-5"),
     "router's gemini": Party("openrouter", "openrouter", "google/gemini-3-pro-preview"),
     "router's mistral": Party("openrouter", "openrouter", "mistralai/mistral-medium-3"),
@@ -425,7 +426,7 @@ def test_thinking_that_is_switched_on_in_mid_turn_begins_with_the_next_turn(serv
     begin = len(server.requests)
     for calls in (2, 1, 1):
         agent.input(f"calls={calls}")
-    off = ["thinking is off in this request: its turn was not begun by this model's thinking"]
+    off = [THINKING_IS_OFF]
     assert adapted(agent) == [None, off, None, None, None, None, off]  # told where it begins
     assert ["thinking" in one for one in server.requests[begin:]] == [False] * 3 + [True] * 2 + [False] * 2
     assert [one["max_tokens"] for one in server.requests[begin:]] == [8192] * 3 + [10192] * 2 + [8192] * 2

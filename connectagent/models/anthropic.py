@@ -14,7 +14,7 @@ from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
-from connectagent.models.notes import note
+from connectagent.models.notes import THINKING_IS_OFF, note
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 from connectagent.session.instruction import instruction
 
@@ -154,7 +154,7 @@ class AnthropicLLM(WireLLM):
                 note("thinking is off in this request: the conversation has calls without this model's thinking")
         elif _mode(options) == "enabled" and not may_think(messages, self.origin):
             del options["thinking"]
-            note("thinking is off in this request: its turn was not begun by this model's thinking")
+            note(THINKING_IS_OFF)
 
     def _max_tokens(self, thinking: dict[str, Any]) -> int:
         """The limit that the API insists on, where the user set none; a thinking budget is part of it."""

@@ -9,6 +9,7 @@ from connectagent.models.content import (
     CallIds,
     as_json,
     image_problem,
+    open_turn,
     parts_of,
     sent_arguments,
     text_of,
@@ -236,7 +237,7 @@ def may_think(messages: Messages, origin: Origin) -> bool:
     set of `tool_use` and `tool_result` blocks)"; rounds behind the first need none, if the model wrote them
     (docs.claude.com/en/docs/build-with-claude/extended-thinking, "Toggling thinking modes in conversations").
     """
-    answers = _open_turn(messages)
+    answers = open_turn(messages)
     own = all(origin.gave(answer.get("provider_data")) for answer in answers)
     return own and (not answers or _is_thought(answers[-1], origin))
 
@@ -254,23 +255,6 @@ def _is_thought(answer: Any, origin: Origin) -> bool:
     """Whether an answer begins with this model's own thinking."""
     blocks = _own_blocks(answer.get("provider_data"), origin, "enabled")
     return bool(blocks) and blocks[0]["type"] in _THINKING
-
-
-def _open_turn(messages: Messages) -> list[Any]:
-    """The answers of the turn that a request goes on with, the last one first; [] where it begins a turn.
-
-    What the user says behind results is in one message with them, and does not begin a turn.
-    """
-    answers: list[Any] = []
-    said = False  # whether the message behind is the user's
-    for message in reversed(messages):
-        role = message.get("role")
-        if role == "assistant" and said:
-            break
-        if role == "assistant" and (message.get("tool_calls") or message.get("content")):
-            answers.append(message)
-        said = role not in ("assistant", "tool")
-    return answers
 
 
 def _is_own(block: Any) -> bool:

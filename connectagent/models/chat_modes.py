@@ -10,6 +10,8 @@
 | Gemini 3 | a signature in the first call of a round; a dummy where the model did not write it | |
 | | | ai.google.dev/gemini-api/docs/thought-signatures (questions); its place in OpenAI's form: the same page |
 | Gemini 3 at OpenRouter | the same as a `reasoning.encrypted` detail | github.com/RooCodeInc/Roo-Code/pull/10759 |
+| Claude at OpenRouter | no `reasoning` in a turn that it did not begin by thinking | the same rule of Anthropic's |
+| | | (github.com/OpenRouterTeam/ai-sdk-provider/issues/162) |
 | DeepSeek, thinking | `reasoning_content` in each message of a turn with calls, "" where it has none | |
 | | | api-docs.deepseek.com/guides/thinking_mode; "" and not left out: github.com/anomalyco/opencode/issues/17523, |
 | | | github.com/continuedev/continue/issues/11285 |
@@ -20,10 +22,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from connectagent.data import Message
+from connectagent.models.content import open_turn
 from connectagent.models.origin import Origin
 
 Item = dict[str, Any]
@@ -80,6 +84,16 @@ def _thinks(model: str, options: Mapping[str, Any]) -> bool:
     if isinstance(thinking, Mapping) and "type" in thinking:
         return bool(thinking["type"] != "disabled")
     return not model.endswith(_NOT_THINKING)
+
+
+def may_reason(messages: Sequence[Message], origin: Origin) -> bool:
+    """Whether a request may ask for `reasoning`, which a Claude model refuses in a turn that it did not begin by it."""
+    answers = open_turn(messages)
+    if origin.provider != "openrouter" or "claude" not in origin.model or not answers:
+        return True
+    kept = answers[-1].get("provider_data")
+    message = kept.get("message") if kept is not None and origin.gave(kept) else None
+    return isinstance(message, dict) and bool(message.get("reasoning_details"))
 
 
 def signed(message: Item, mode: ChatMode) -> Item:

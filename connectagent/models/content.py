@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from connectagent.data import File, Image, ToolCall
+from connectagent.data import File, Image, Message, ToolCall
 from connectagent.errors import cut
 from connectagent.models.images import DATA_URL, facts_of
 from connectagent.models.limits import IMAGE_TYPES
@@ -48,6 +48,23 @@ def without_older(messages: Sequence[Any], part: Part, note: str) -> list[Any] |
             kept = [{"type": "text", "text": note} if one == part else one for one in content]
             made[at] = {**message, "content": kept}
     return None if made == list(messages) else made
+
+
+def open_turn(messages: Sequence[Message]) -> list[Message]:
+    """The answers of the turn that a request goes on with, the last one first; [] where it begins a turn.
+
+    What the user says behind results is in one message with them, and does not begin a turn.
+    """
+    answers: list[Message] = []
+    said = False  # whether the message behind is the user's
+    for message in reversed(messages):
+        role = message.get("role")
+        if role == "assistant" and said:
+            break
+        if role == "assistant" and (message.get("tool_calls") or message.get("content")):
+            answers.append(message)
+        said = role not in ("assistant", "tool")
+    return answers
 
 
 def parts_of(content: object) -> list[Part]:

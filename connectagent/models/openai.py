@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.models.chat_modes import may_reason
 from connectagent.models.clients import left_out, new_client
 from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
+from connectagent.models.notes import THINKING_IS_OFF, note
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.openai_stream import joined_content, stream_class, thinks
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
@@ -20,6 +22,7 @@ from connectagent.session.instruction import with_instruction
 _NO_STREAM_OPTIONS = {"mistral"}
 # They take a JSON object, but no schema for it.
 _NO_SCHEMA = {"deepseek"}
+_REASONING = {"reasoning", "reasoning_effort"}
 _REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
 # What every answer may carry and none needs back; the rest of an assistant message is its provider's.
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
@@ -84,6 +87,10 @@ class OpenAILLM(WireLLM):
         options = self._body_options()
         if self.provider == "openai" and "max_tokens" in options and _REASONING_MODEL.match(self.wire_model):
             options.setdefault("max_completion_tokens", options.pop("max_tokens"))
+        if (asked := options.keys() & _REASONING) and not may_reason(messages, self.origin):
+            for key in asked:
+                del options[key]
+            note(THINKING_IS_OFF)
         sent: list[dict[str, Any]] = to_wire(messages, self.origin, options)
         if output is not None and "response_format" not in options:
             if self.provider in _NO_SCHEMA:
