@@ -9,8 +9,9 @@ from typing import Any
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.anthropic_cache import EPHEMERAL, mark
 from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
+from connectagent.models.anthropic_stream import OWN_KEYS, StreamedBlocks
 from connectagent.models.clients import new_client
-from connectagent.models.content import as_json, read_arguments, tool_call
+from connectagent.models.content import Said, as_json, not_run, tool_call, without_repeats
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
@@ -171,16 +172,15 @@ class AnthropicLLM(WireLLM):
         """The blocks themselves, where one of them says what the message does not."""
         if all(_is_plain(block) for block in blocks):
             return None
-        own = [{key: value for key, value in block.items() if key != "broken"} for block in blocks]
+        own = [{key: value for key, value in block.items() if key not in OWN_KEYS} for block in blocks]
         return {"provider": self.provider, "content": own}
 
     def _calls(self, blocks: list[Block], stop: str | None) -> list[ToolCall]:
         taken: set[str] = set()
-        calls = [
-            tool_call(block.get("id"), block.get("name"), block.get("broken") or block.get("input"), taken, "anthropic")
-            for block in blocks
-            if block["type"] == "tool_use"
-        ]
+        calls = []
+        for block in blocks:
+            if said := _said(block):
+                calls.append(not_run(tool_call(*said, taken, "anthropic"), block.get("problem")))
         if calls and stop == "max_tokens" and blocks[-1]["type"] == "tool_use" and calls[-1].error is None:
             calls[-1].arguments = {}
             calls[-1].error = "the answer reached the token limit inside this call: its arguments are not complete"
@@ -203,8 +203,7 @@ class AnthropicLLM(WireLLM):
     def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """A stream put together as one plain answer; it is whole when `message_stop` came."""
         answer: dict[str, Any] = {}
-        blocks: dict[Any, Block] = {}
-        inputs: dict[Any, str] = {}
+        blocks = StreamedBlocks()
         for event in self._events(stream):
             index = event.get("index")
             match event.get("type"):
@@ -213,16 +212,17 @@ class AnthropicLLM(WireLLM):
                     answer["usage"] = dict(answer.get("usage") or {})
                     exchange.so_far(answer["usage"])
                 case "content_block_start":
-                    blocks[index] = dict(event.get("content_block") or {})
-                case "content_block_delta" if index in blocks:
-                    _add_delta(blocks[index], event.get("delta") or {}, inputs, index, on_text)
+                    blocks.start(index, event.get("content_block") or {})
+                case "content_block_delta":
+                    blocks.add(index, event.get("delta") or {}, on_text)
+                case "content_block_stop":
+                    blocks.stop(index)
                 case "message_delta":
                     answer.update(event.get("delta") or {})
                     answer.setdefault("usage", {}).update(_counted(event.get("usage") or {}))  # as `exchange` has it
                 case "message_stop":
                     exchange.whole(answer.get("usage"))
-                    content = [_finished(block, inputs.get(index)) for index, block in blocks.items()]
-                    return {**answer, "content": content}
+                    return {**answer, "content": blocks.finished()}
                 case "error":
                     raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)
@@ -252,26 +252,12 @@ def _is_plain(block: Block) -> bool:
 def _blocks(answer: dict[str, Any]) -> list[Block]:
     """The blocks of an answer, without empty text, which is refused when it is sent back."""
     blocks = [block for block in answer["content"] if isinstance(block, dict) and isinstance(block.get("type"), str)]
-    return [block for block in blocks if block["type"] != "text" or block.get("text")]
+    blocks = [block for block in blocks if block["type"] != "text" or block.get("text")]
+    return without_repeats(blocks, _said)
 
 
-def _add_delta(block: Block, delta: dict[str, Any], inputs: dict[Any, str], index: Any, on_text: OnText) -> None:
-    kind = delta.get("type")
-    if kind == "input_json_delta":
-        inputs[index] = inputs.get(index, "") + (delta.get("partial_json") or "")
-    elif kind == "citations_delta":
-        block["citations"] = [*(block.get("citations") or []), delta.get("citation")]
-    else:  # text_delta, thinking_delta, signature_delta, and others of that form
-        for key, value in delta.items():
-            if key != "type" and isinstance(value, str):
-                block[key] = (block.get(key) or "") + value
-                if kind == "text_delta" and value:
-                    on_text(value)
-
-
-def _finished(block: Block, input: str | None) -> Block:
-    """A streamed block with its input read; no-arg tools send `""`, or nothing. What is no JSON is left in `broken`."""
-    if input is None:
-        return block
-    arguments, error = read_arguments(input)
-    return {**block, "input": arguments, **({"broken": input} if error else {})}
+def _said(block: Block) -> Said | None:
+    """What a block says as a call."""
+    if block["type"] != "tool_use":
+        return None
+    return block.get("id"), block.get("name"), block.get("broken") or block.get("input")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -174,6 +174,51 @@ def tool_call(id: object, name: object, raw: object, taken: set[str], provider: 
         error = error or "the call names no tool"
     plain = raw if isinstance(raw, str) and error is None and arguments and raw != json_text(arguments) else None
     return ToolCall(text, str(name or ""), arguments, error, raw=plain)
+
+
+def not_run(call: ToolCall, problem: str | None) -> ToolCall:
+    """The call; with a problem it has no arguments, and is not run."""
+    if problem and call.error is None:
+        call.arguments = {}
+        call.raw = None
+        call.error = problem
+    return call
+
+
+Said = tuple[object, object, object]
+"""What a call of an answer says: its id, its name, its arguments as they came."""
+
+
+def without_repeats(items: list[dict[str, Any]], said: Callable[[dict[str, Any]], Said | None]) -> list[dict[str, Any]]:
+    """The items of an answer without calls that it says a second time: with the id and name of another one.
+
+    The second one is no call if its arguments are the same, or none; if the first one has none, it is not.
+
+    Args:
+        items: what the answer is made of.
+        said: what an item says as a call; None for what is no call.
+    """
+    if len(items) < 2:
+        return items
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for item in items:
+        if (call := said(item)) and call[0]:
+            found.setdefault((str(call[0]), str(call[1])), []).append(read_arguments(call[2])[0])
+    if all(len(same) == 1 for same in found.values()):
+        return items
+    kept = []
+    seen: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for item in items:
+        call = said(item)
+        if call and call[0]:
+            key = (str(call[0]), str(call[1]))
+            arguments = read_arguments(call[2])[0]
+            before = seen.setdefault(key, [])
+            if arguments in before or (not arguments and any(found[key])):
+                continue
+            before.append(arguments)
+        kept.append(item)
+    return kept
 
 
 def new_id(provider: str) -> str:

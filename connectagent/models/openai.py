@@ -8,12 +8,13 @@ from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.clients import left_out, new_client
-from connectagent.models.content import as_json, text_of, tool_call
+from connectagent.models.content import Said, not_run, text_of, tool_call, without_repeats
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.openai_stream import joined_content, stream_class, thinks
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
+from connectagent.models.stream_calls import CallAssembler
 from connectagent.session.instruction import with_instruction
 
 # Mistral refuses the parameter, and sends the usage without it.
@@ -65,7 +66,7 @@ class OpenAILLM(WireLLM):
                 body.setdefault("stream_options", {"include_usage": True})
             stream, retries = self._post(exchange.client, body, stream=True, stream_cls=stream_class())
             with stream:
-                answer = self._collected(stream, on_text, exchange)
+                answer = self._collected(stream, on_text, exchange, _names(body.get("tools")))
         usage = _sent_usage(answer)
         if usage or (isinstance(answer, dict) and answer.get("choices")):
             exchange.whole(usage)
@@ -156,7 +157,8 @@ class OpenAILLM(WireLLM):
             arguments = function.get("arguments", function.get("input"))
             if raw.get("custom"):
                 function, arguments = raw["custom"], {"input": raw["custom"].get("input") or ""}
-            calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
+            call = tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider)
+            calls.append(not_run(call, raw.get("problem")))
         return calls
 
     def _provider_data(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
@@ -197,12 +199,12 @@ class OpenAILLM(WireLLM):
             )
         )
 
-    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
+    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange, tools: set[str]) -> dict[str, Any]:
         """A stream put together as one plain answer, so that there is one way to read both."""
         answer: dict[str, Any] = {}
         message: dict[str, Any] = {}
-        calls: list[dict[str, Any]] = []
-        old: list[dict[str, Any]] = []
+        calls = CallAssembler(tools)
+        old = CallAssembler(tools)
         finish = None
         for chunk in self._events(stream):
             if chunk.get("error"):
@@ -212,16 +214,13 @@ class OpenAILLM(WireLLM):
             choice = _first_choice(chunk)
             delta = choice.get("delta") or choice.get("message") or {}
             finish = choice.get("finish_reason") or finish
-            _add_calls(calls, delta.get("tool_calls"))
-            _add_calls(old, [{"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else [])
+            _add_calls(delta, calls, old)
             for text in _add_fields(message, delta):
                 on_text(text)
         if finish is None and not getattr(stream, "done", False):
             raise self._failure("the stream ended before the answer was complete", "stream", status=200)
-        if calls:
-            message["tool_calls"] = calls
-        if old:
-            message["function_call"] = old[0]["function"]
+        if found := calls.calls() or [call for call in old.calls() if call["function"]["name"]]:
+            message["tool_calls"] = found
         answer["choices"] = [{"message": message, "finish_reason": finish}]
         return answer
 
@@ -236,7 +235,13 @@ def _raw_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     """The calls of a message as they came. Where there are none, `function_call` counts, which they have replaced."""
     old = message.get("function_call")
     calls = [raw for raw in message.get("tool_calls") or [] if isinstance(raw, dict)]
+    calls = without_repeats(calls, _said)
     return calls or ([{"function": old}] if isinstance(old, dict) and old.get("name") else [])
+
+
+def _said(call: dict[str, Any]) -> Said:
+    function = call.get("custom") or call.get("function") or {}
+    return call.get("id"), function.get("name"), function.get("arguments", function.get("input"))
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
@@ -284,36 +289,15 @@ def _joined_details(before: list[Any], more: list[Any]) -> list[Any]:
     return joined
 
 
-def _add_calls(calls: list[dict[str, Any]], deltas: Any) -> None:
-    """Collect calls by `index`. A repeated id or name counts once; another id with the same index is a new call."""
-    for delta in deltas or []:
-        if not isinstance(delta, dict):
-            continue
-        function = delta.get("function") or delta.get("custom") or {}
-        call = _slot(calls, delta.get("index"), delta.get("id"), function.get("name"))
-        if delta.get("custom"):
-            call.setdefault("custom", {"name": None, "input": ""})
-            call["custom"]["name"] = call["custom"]["name"] or function.get("name")
-            call["custom"]["input"] += function.get("input") or ""
-        call["id"] = call["id"] or delta.get("id")
-        call["function"]["name"] = call["function"]["name"] or function.get("name")
-        arguments = function.get("arguments")
-        if isinstance(arguments, dict):
-            arguments = as_json(arguments)
-        call["function"]["arguments"] += arguments or ""
-        if delta.get("extra_content"):
-            call["extra_content"] = delta["extra_content"]
+def _add_calls(delta: dict[str, Any], calls: CallAssembler, old: CallAssembler) -> None:
+    for item in delta.get("tool_calls") or []:
+        if isinstance(item, dict):
+            calls.add(item)
+    if delta.get("function_call"):
+        old.add({"index": 0, "function": delta["function_call"]})
 
 
-def _slot(calls: list[dict[str, Any]], index: Any, id: Any, name: Any) -> dict[str, Any]:
-    if index is None:  # old Mistral: whole calls; others leave it out in what continues a call
-        if calls and not id and not name:
-            return calls[-1]
-    else:
-        before: dict[str, Any] | None = next((call for call in reversed(calls) if call["index"] == index), None)
-        # Gemini gives every parallel call the index 0
-        if before is not None and not (id and name and before["id"] and id != before["id"]):
-            return before
-    new: dict[str, Any] = {"index": index, "id": None, "function": {"name": None, "arguments": ""}}
-    calls.append(new)
-    return new
+def _names(tools: Any) -> set[str]:
+    """The names of the functions among the tools of a request."""
+    functions = [tool.get("function") for tool in tools or () if isinstance(tool, dict)]
+    return {str(function.get("name")) for function in functions if isinstance(function, dict)}

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
-from connectagent.models.content import tool_call
+from connectagent.models.content import Said, tool_call, without_repeats
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
 from connectagent.models.openai import openai_client
@@ -134,6 +134,7 @@ class ResponsesLLM(WireLLM):
             text = f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}"
             raise self._failure(text, "bad_response", status=200, body=answer)
         items = [item for item in output if isinstance(item, dict) and isinstance(item.get("type"), str)]
+        items = without_repeats(items, _said)
         stop = (answer.get("incomplete_details") or {}).get("reason") or answer.get("status") or "completed"
         return items, str(stop)
 
@@ -173,19 +174,26 @@ class ResponsesLLM(WireLLM):
 
     def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """The answer with which a stream ends. Some servers leave its items out there: earlier ones count."""
-        items: dict[Any, Any] = {}
+        items: list[tuple[int, Any]] = []  # several may have one index
         for event in self._events(stream):
             kind = event.get("type")
             if kind in _TEXT_DELTAS:
                 if event.get("delta"):
                     on_text(event["delta"])
             elif kind == "response.output_item.done":
-                items[event.get("output_index", len(items))] = event.get("item")
+                items.append((event.get("output_index", len(items)), event.get("item")))
             elif kind in _ENDS:
                 answer = dict(event.get("response") or {})
-                answer["output"] = answer.get("output") or [items[index] for index in sorted(items)]
+                answer["output"] = answer.get("output") or [item for _, item in sorted(items, key=lambda one: one[0])]
                 return answer
             elif kind == "error":
                 raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
             exchange.so_far(None)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+
+
+def _said(item: Item) -> Said | None:
+    """What an item says as a call."""
+    if item["type"] not in CALLS:
+        return None
+    return item.get("call_id"), item.get("name"), item.get("arguments")

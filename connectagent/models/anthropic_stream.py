@@ -1,0 +1,93 @@
+"""Anthropic's streams: the blocks of an answer, put together from their events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from connectagent.models.content import read_arguments
+
+Block = dict[str, Any]
+
+OWN_KEYS = ("broken", "problem")
+"""What `StreamedBlocks` adds to a block: an input that is no JSON, and why the call must not run."""
+_UNCERTAIN = "pieces of arguments came that may belong to this call or to another one"
+
+
+class StreamedBlocks:
+    """The blocks of one streamed answer. Servers that speak Anthropic's format may give two of them one index."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_StreamedBlock] = []
+        self._open: dict[Any, _StreamedBlock] = {}
+
+    def start(self, index: Any, block: Block) -> None:
+        """A block begins; one that is open at the same index ends, unless it is the same one."""
+        new = _StreamedBlock(dict(block))
+        before = self._open.get(index)
+        if before is not None and before.is_call and new.is_call:
+            if before.block.get("id") and before.block.get("id") == new.block.get("id"):
+                return
+            if not before.has_whole_input:  # what comes next may be either's
+                before.block["problem"] = _UNCERTAIN
+                new.block["problem"] = _UNCERTAIN
+        self._blocks.append(new)
+        self._open[index] = new
+
+    def stop(self, index: Any) -> None:
+        """The block at an index ends; what comes for it later is added all the same."""
+        if index in self._open:
+            self._open[index].stopped = True
+
+    def add(self, index: Any, delta: dict[str, Any], on_text: Callable[[str], None]) -> None:
+        """A delta of the block at an index comes; new text is passed on."""
+        streamed = self._open.get(index)
+        if streamed is None:
+            return
+        kind = delta.get("type")
+        block = streamed.block
+        if kind == "input_json_delta":
+            streamed.input = (streamed.input or "") + (delta.get("partial_json") or "")
+        elif kind == "citations_delta":
+            block["citations"] = [*(block.get("citations") or []), delta.get("citation")]
+        else:  # text_delta, thinking_delta, signature_delta, and others of that form
+            for key, value in delta.items():
+                if key != "type" and isinstance(value, str):
+                    block[key] = (block.get(key) or "") + value
+                    if kind == "text_delta" and value:
+                        on_text(value)
+
+    def finished(self) -> list[Block]:
+        """The blocks, in the order in which they began."""
+        return [streamed.finished() for streamed in self._blocks]
+
+
+class _StreamedBlock:
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.input: str | None = None
+        self.stopped = False
+
+    @property
+    def is_call(self) -> bool:
+        return self.block.get("type") == "tool_use"
+
+    @property
+    def has_whole_input(self) -> bool:
+        """Whether the input has come to its end, so that nothing more can belong to it."""
+        if self.stopped or self.block.get("input"):
+            return True
+        try:
+            return isinstance(json.loads(self.input or ""), dict)
+        except ValueError:
+            return False
+
+    def finished(self) -> Block:
+        """The block with its input read; no-arg tools send `""`, or nothing. What is no JSON is left in `broken`."""
+        if self.input is None:
+            return self.block
+        arguments, error = read_arguments(self.input)
+        if not self.input.strip() and self.block.get("input"):
+            arguments = self.block["input"]  # it came with the start of the block, as Kimi sends it
+        return {**self.block, "input": arguments, **({"broken": self.input} if error else {})}
