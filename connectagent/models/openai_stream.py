@@ -13,11 +13,15 @@ _MARK = b"\xef\xbb\xbf"  # a byte order mark: the SDK does not know the line beh
 
 @cache
 def stream_class() -> Any:
-    """The SDK's stream, which also notes `[DONE]` in `done`, and drops a byte order mark at the beginning.
+    """The SDK's stream, which notes `[DONE]` in `done`, and drops a byte order mark and events without data.
 
     The SDK hides `[DONE]`, but it alone tells a complete stream that names no finish_reason (Kimi) from one
     that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side. Should `_decoder`
     be, the first event behind a mark is lost.
+
+    Events without data (`retry: 3000`, `event: ping`, a comment behind an id) are allowed by the format, and
+    gateways send them. The SDK reads their data as JSON, 3.57 too: openai/openai-python#2722, #3833. Anthropic's
+    SDK skips them.
     """
     import openai
 
@@ -31,6 +35,8 @@ def stream_class() -> Any:
 
         def _iter_events(self) -> Iterator[Any]:
             for event in super()._iter_events():
+                if not event.data.strip():
+                    continue
                 if event.data.startswith("[DONE]"):
                     self.done = True
                 yield event
