@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from connectagent.models.content import read_arguments
+from connectagent.models.content import read_arguments, repaired_arguments
 
 Block = dict[str, Any]
 
@@ -88,6 +88,8 @@ class _StreamedBlock:
         if self.input is None:
             return self.block
         arguments, error = read_arguments(self.input)
+        if error is not None:
+            arguments, error = repaired_arguments(self.input, error)
         if not self.input.strip() and self.block.get("input"):
             arguments = self.block["input"]  # it came with the start of the block, as Kimi sends it
         return {**self.block, "input": arguments, **({"broken": self.input} if error else {})}

@@ -139,6 +139,14 @@ def read_arguments(raw: object) -> tuple[dict[str, Any], str | None]:
     return value, None
 
 
+def repaired_arguments(raw: str, error: str) -> tuple[dict[str, Any], str | None]:
+    """The arguments in a text that is no JSON object, and the error of reading it where they stay unreadable."""
+    from connectagent.models.argument_repairs import repaired  # nearly all can be read as they are
+
+    found = repaired(raw)
+    return ({}, error) if found is None else (found, None)
+
+
 def sent_arguments(raw: object) -> dict[str, Any]:
     """The arguments of a call in the history, to be read only; {} where they are broken.
 
@@ -170,9 +178,12 @@ def tool_call(id: object, name: object, raw: object, taken: set[str], provider: 
         text = new_id(provider)
     taken.add(text)
     arguments, error = read_arguments(raw)
+    as_it_came = isinstance(raw, str) and error is None
+    if error is not None and isinstance(raw, str):
+        arguments, error = repaired_arguments(raw, error)
     if not name:
         error = error or "the call names no tool"
-    plain = raw if isinstance(raw, str) and error is None and arguments and raw != json_text(arguments) else None
+    plain = str(raw) if as_it_came and arguments and raw != json_text(arguments) else None
     return ToolCall(text, str(name or ""), arguments, error, raw=plain)
 
 
