@@ -211,7 +211,7 @@ class SignatureCheck:
             raise misfit(name, self.schema, _problems(error, settled.form, self.schema)) from error
 
     def _validated(self, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments and their values; JSON that came inside a string is read where it must be."""
+        """The arguments and their values, as they were sent, else as some models mean them (`_amended`)."""
         sent: dict[str, Any] | None = arguments
         first: Exception | None = None
         while sent is not None:  # once more for `**kwargs`, whose errors come after those of parameters
@@ -219,7 +219,7 @@ class SignatureCheck:
                 return sent, self._values(sent)
             except Exception as error:  # validators of users' models may raise anything
                 first = first or error  # what was sent is reported, not what was made of it
-                sent = _unquoted(sent, error)
+                sent = _amended(sent, error, self._required)
         assert first is not None
         raise misfit(name, self.schema, _problems(first, arguments, self.schema)) from first
 
@@ -252,13 +252,19 @@ class NotedCheck:
         return self._check.read(name, arguments)
 
 
-def _unquoted(arguments: dict[str, Any], error: Exception) -> dict[str, Any] | None:
-    """The arguments with lists and objects read that came as JSON inside a string, as some models send them."""
+def _amended(arguments: dict[str, Any], error: Exception, required: Collection[str]) -> dict[str, Any] | None:
+    """The arguments that did not fit as some models mean them; None where that changes nothing.
+
+    Lists and objects that came as JSON inside a string are read. null for a parameter that has a default and takes
+    no null leaves it out.
+    """
     made = dict(arguments)
     for item in _errors(error):
         at = _location(item, arguments)
         name = at[0] if at else None
         sent = arguments.get(name) if isinstance(name, str) else None
+        if sent is None and name in arguments and name not in required and item["type"] != "extra_forbidden":
+            made.pop(name, None)
         if isinstance(name, str) and isinstance(sent, str) and sent.lstrip()[:1] in ("[", "{"):
             try:
                 made[name] = json.loads(sent)
@@ -383,12 +389,18 @@ _INSTANCES: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(slots=True)
 class GivenCheck:
-    """Checks names and JSON types of the top level. The rest is for whoever wrote the schema; nothing is changed."""
+    """Checks names and JSON types of the top level. The rest is for whoever wrote the schema.
+
+    Nothing is changed, but for a null that means that an optional parameter is left out, where it takes no null.
+    """
 
     schema: dict[str, Any]
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments, as they were sent."""
+        left_out = [key for key, value in arguments.items() if value is None and self._takes_no_null(key)]
+        if left_out:
+            arguments = {key: value for key, value in arguments.items() if key not in left_out}
         problems = list(self._problems(arguments))
         if problems:
             raise misfit(name, self.schema, problems)
@@ -397,6 +409,11 @@ class GivenCheck:
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """A copy of the arguments."""
         return dict(self.canonical(name, arguments))
+
+    def _takes_no_null(self, key: str) -> bool:
+        """Whether a parameter may be left out, and must not be null."""
+        schema = self.schema["properties"].get(key, True)
+        return key not in self.schema.get("required", ()) and schema is not True and not self._fits(schema, None)
 
     def _problems(self, arguments: dict[str, Any]) -> Iterator[str]:
         properties = self.schema["properties"]
