@@ -101,6 +101,32 @@ def test_the_tool_runs_and_the_arguments_go_back_as_an_object(wire: str, raw: st
     assert json.dumps(PLAIN)[1:-1] in sent or PLAIN in sent or json.dumps(GIVEN) in sent
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["note", "functions.note", "note<|channel|>commentary", "functions.note<|channel|>json", "note <|constrain|>json"],
+)
+@pytest.mark.parametrize("wire", ["chat", "chat, streamed", "responses"])
+def test_a_name_with_tokens_of_harmony_is_that_of_the_tool(wire: str, name: str) -> None:
+    def note(text: str, n: int) -> str:
+        ran.append(text)
+        return "noted"
+
+    ran: list[str] = []
+    made, asks, says = answers(PLAIN)[wire]
+    named = json.loads(json.dumps(asks.body).replace('"note"', json.dumps(name)))
+    text = (asks.text or "").replace('"note"', json.dumps(name)) or None
+    with WireServer(Answer(named, text=text), says) as server:
+        llm = made("model-1", api_key="test-key-1", base_url=server.url)
+        Agent("a", [note], llm=llm, stream=wire.endswith("streamed"), log=False, quiet=True).input("go")
+        assert "<|" not in json.dumps(server.requests[1])
+    assert ran == [GIVEN["text"]]
+
+
+@pytest.mark.parametrize("name", ["functions_note", "functions.", "a.b", "<|x|>", "functions.a b", "", "x" * 65])
+def test_other_names_stay(name: str) -> None:
+    assert tool_call("c1", name, "{}", set(), "openai").name == name
+
+
 def test_well_formed_arguments_never_change() -> None:
     chance = random.Random(3)
     parts = ["```", "</tool_call>", "<|call|>", "{}", '"', "\\", "\n", "{", "}", '{"a": 1}', "x", "null", "\ufeff", "ß"]

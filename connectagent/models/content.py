@@ -114,6 +114,17 @@ def wire_name(name: object) -> str:
     return text if _NAME.fullmatch(text) else re.sub(r"[^a-zA-Z0-9_-]", "_", text)[:64]
 
 
+def own_name(name: str) -> str:
+    """The name of a tool without what a server left of the model's format around it, as it was sent otherwise.
+
+    gpt-oss writes `functions.look<|channel|>commentary`: vllm-project/vllm#42454. No tool is sent with such a name.
+    """
+    if _NAME.fullmatch(name):
+        return name
+    bare = name.partition("<|")[0].strip().removeprefix("functions.")
+    return bare if _NAME.fullmatch(bare) else name
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
@@ -184,7 +195,7 @@ def tool_call(id: object, name: object, raw: object, taken: set[str], provider: 
     if not name:
         error = error or "the call names no tool"
     plain = str(raw) if as_it_came and arguments and raw != json_text(arguments) else None
-    return ToolCall(text, str(name or ""), arguments, error, raw=plain)
+    return ToolCall(text, own_name(str(name or "")), arguments, error, raw=plain)
 
 
 def not_run(call: ToolCall, problem: str | None) -> ToolCall:
