@@ -214,6 +214,8 @@ class Call(Choice):
         options = getattr(llm, "options", None)
         if self.llm is not None or request.model != self.model or request.options != self.options:
             llm, name, options = self.choose()
+        if options and "tool_choice" in options:
+            llm, options = self.choosing_freely(llm, options)
         names, tools = turn.agent.tools.offered
         if self.others or request.tools != tools:  # else the agent's own list: adapters know it again
             names, tools = self._tools_for(llm, name)
