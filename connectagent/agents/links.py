@@ -237,8 +237,8 @@ class Links(Node):
         llm: Any = self.llm  # not isinstance(): a protocol's members are looked up anew each time
         own = llm.options if hasattr(llm, "with_options") else self._connection.options
         options = clone(dict(own)) if own else {}
-        is_first = (self.current_session or {}).get("iteration", 0) < 2
-        return options if is_first else without_forced_call(options)
+        session = self.current_session
+        return options if session is None or session["iteration"] < 2 else without_forced_call(options)
 
     def delegate(self, turn: Turn) -> Ending | None:
         """The ending of a turn that another agent, or a function, answers in place of the model."""

@@ -9,9 +9,10 @@ from typing import Any
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.anthropic_cache import EPHEMERAL, mark
 from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
-from connectagent.models.anthropic_stream import OWN_KEYS, StreamedBlocks
+from connectagent.models.anthropic_stream import OWN_KEYS, StreamedBlocks, stream_class, whole_blocks
 from connectagent.models.clients import new_client
 from connectagent.models.content import Said, as_json, not_run, tool_call, without_repeats
+from connectagent.models.event_stream import SentEvents, came_as_stream, unheard
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
@@ -100,18 +101,18 @@ class AnthropicLLM(WireLLM):
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if on_text is None and body["max_tokens"] <= _STREAM_FROM_TOKENS:
             answer, retries = self._post(exchange.client, body)
+            if came_as_stream(answer):
+                return self._collected(SentEvents(exchange.client, answer), unheard, exchange), retries
             if not isinstance(answer, dict) or not isinstance(answer.get("content"), list):
                 kind = kind_of(200, answer) if isinstance(answer, dict) and answer.get("error") else "bad_response"
                 text = f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}"
                 raise self._failure(text, kind, status=200, body=answer)
             exchange.whole(answer.get("usage"))
             return answer, retries
-        import anthropic
-
         body = {**body, "stream": True}
-        stream, retries = self._post(exchange.client, body, stream=True, stream_cls=anthropic.Stream[object])
+        stream, retries = self._post(exchange.client, body, stream=True, stream_cls=stream_class())
         with stream:
-            return self._collected(stream, on_text or (lambda text: None), exchange), retries
+            return self._collected(stream, on_text or unheard, exchange), retries
 
     # ------------------------------------------------------------------------------------- sending
 
@@ -205,18 +206,15 @@ class AnthropicLLM(WireLLM):
         answer: dict[str, Any] = {}
         blocks = StreamedBlocks()
         for event in self._events(stream):
-            index = event.get("index")
+            blocks.read(event, on_text)
             match event.get("type"):
                 case "message_start":
                     answer = dict(event.get("message") or {})
                     answer["usage"] = dict(answer.get("usage") or {})
                     exchange.so_far(answer["usage"])
-                case "content_block_start":
-                    blocks.start(index, event.get("content_block") or {})
-                case "content_block_delta":
-                    blocks.add(index, event.get("delta") or {}, on_text)
-                case "content_block_stop":
-                    blocks.stop(index)
+                case "message":  # the answer itself, from a server that does not stream
+                    exchange.whole(event.get("usage"))
+                    return {**event, "content": whole_blocks(event.get("content"), on_text)}
                 case "message_delta":
                     answer.update(event.get("delta") or {})
                     answer.setdefault("usage", {}).update(_counted(event.get("usage") or {}))  # as `exchange` has it

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from connectagent.models.content import read_arguments, repaired_arguments
+from connectagent.models.event_stream import read_whole_answers
 
 Block = dict[str, Any]
 
 OWN_KEYS = ("broken", "problem")
 """What `StreamedBlocks` adds to a block: an input that is no JSON, and why the call must not run."""
 _UNCERTAIN = "pieces of arguments came that may belong to this call or to another one"
+
+
+@cache
+def stream_class() -> Any:
+    """The SDK's stream, which also reads an answer that is no stream."""
+    import anthropic
+
+    class WholeStream(anthropic.Stream[object]):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            read_whole_answers(self)
+
+    return WholeStream
 
 
 class StreamedBlocks:
@@ -22,7 +37,17 @@ class StreamedBlocks:
         self._blocks: list[_StreamedBlock] = []
         self._open: dict[Any, _StreamedBlock] = {}
 
-    def start(self, index: Any, block: Block) -> None:
+    def read(self, event: dict[str, Any], on_text: Callable[[str], None]) -> None:
+        """An event comes; new text is passed on."""
+        match event.get("type"):
+            case "content_block_start":
+                self._start(event.get("index"), event.get("content_block") or {})
+            case "content_block_delta":
+                self._add(event.get("index"), event.get("delta") or {}, on_text)
+            case "content_block_stop":
+                self._stop(event.get("index"))
+
+    def _start(self, index: Any, block: Block) -> None:
         """A block begins; one that is open at the same index ends, unless it is the same one."""
         new = _StreamedBlock(dict(block))
         before = self._open.get(index)
@@ -35,12 +60,12 @@ class StreamedBlocks:
         self._blocks.append(new)
         self._open[index] = new
 
-    def stop(self, index: Any) -> None:
+    def _stop(self, index: Any) -> None:
         """The block at an index ends; what comes for it later is added all the same."""
         if index in self._open:
             self._open[index].stopped = True
 
-    def add(self, index: Any, delta: dict[str, Any], on_text: Callable[[str], None]) -> None:
+    def _add(self, index: Any, delta: dict[str, Any], on_text: Callable[[str], None]) -> None:
         """A delta of the block at an index comes; new text is passed on."""
         streamed = self._open.get(index)
         if streamed is None:
@@ -61,6 +86,15 @@ class StreamedBlocks:
     def finished(self) -> list[Block]:
         """The blocks, in the order in which they began."""
         return [streamed.finished() for streamed in self._blocks]
+
+
+def whole_blocks(content: Any, on_text: Callable[[str], None]) -> list[Block]:
+    """The blocks of an answer that is no stream; its text is passed on."""
+    blocks = [block for block in content or [] if isinstance(block, dict)]
+    for block in blocks:
+        if block.get("type") == "text" and block.get("text"):
+            on_text(block["text"])
+    return blocks
 
 
 class _StreamedBlock:

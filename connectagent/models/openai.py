@@ -9,6 +9,7 @@ from typing import Any
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.clients import left_out, new_client
 from connectagent.models.content import Said, not_run, text_of, tool_call, without_repeats
+from connectagent.models.event_stream import SentEvents, came_as_stream, unheard
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
 from connectagent.models.openai_messages import to_wire
@@ -60,6 +61,10 @@ class OpenAILLM(WireLLM):
     def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
         if on_text is None:
             answer, retries = self._post(exchange.client, body)
+            if came_as_stream(answer):
+                answer = self._collected(
+                    SentEvents(exchange.client, answer), unheard, exchange, _names(body.get("tools"))
+                )
         else:
             body["stream"] = True
             if self.provider not in _NO_STREAM_OPTIONS:

@@ -7,17 +7,15 @@ from functools import cache
 from typing import Any
 
 from connectagent.models.content import parts_of, text_of
-
-_MARK = b"\xef\xbb\xbf"  # a byte order mark: the SDK does not know the line behind it
+from connectagent.models.event_stream import read_whole_answers
 
 
 @cache
 def stream_class() -> Any:
-    """The SDK's stream, which notes `[DONE]` in `done`, and drops a byte order mark and events without data.
+    """The SDK's stream, which notes `[DONE]`, skips events without data and reads an answer that is no stream.
 
     The SDK hides `[DONE]`, but it alone tells a complete stream that names no finish_reason (Kimi) from one
-    that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side. Should `_decoder`
-    be, the first event behind a mark is lost.
+    that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side.
 
     Events without data (`retry: 3000`, `event: ping`, a comment behind an id) are allowed by the format, and
     gateways send them. The SDK reads their data as JSON, 3.57 too: openai/openai-python#2722, #3833. Anthropic's
@@ -30,8 +28,7 @@ def stream_class() -> Any:
 
         def __init__(self, **given: Any) -> None:
             super().__init__(**given)
-            if hasattr(getattr(self, "_decoder", None), "iter_bytes"):
-                self._decoder = _Decoder(self._decoder)  # type: ignore[assignment]
+            read_whole_answers(self)
 
         def _iter_events(self) -> Iterator[Any]:
             for event in super()._iter_events():
@@ -42,28 +39,6 @@ def stream_class() -> Any:
                 yield event
 
     return NotingStream
-
-
-class _Decoder:
-    """The SDK's decoder of events, for bytes that may begin with a mark."""
-
-    def __init__(self, decoder: Any) -> None:
-        self._decoder = decoder
-
-    def iter_bytes(self, pieces: Iterator[bytes]) -> Iterator[Any]:
-        return self._decoder.iter_bytes(_without_mark(pieces))  # type: ignore[no-any-return]
-
-
-def _without_mark(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    begin = b""
-    for piece in pieces:
-        begin += piece
-        if len(begin) >= len(_MARK):
-            yield begin.removeprefix(_MARK)
-            break
-    else:
-        yield begin
-    yield from pieces
 
 
 def joined_content(before: Any, more: Any) -> str | list[dict[str, Any]]:

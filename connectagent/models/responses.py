@@ -7,6 +7,7 @@ from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.content import Said, tool_call, without_repeats
+from connectagent.models.event_stream import SentEvents, came_as_stream, unheard
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
 from connectagent.models.openai import openai_client
@@ -71,6 +72,8 @@ class ResponsesLLM(WireLLM):
     def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
         if on_text is None:
             answer, retries = self._post(exchange.client, body)
+            if came_as_stream(answer):
+                answer = self._collected(SentEvents(exchange.client, answer), unheard, exchange)
         else:
             body["stream"] = True
             stream, retries = self._post(exchange.client, body, stream=True, stream_cls=stream_class())
@@ -186,6 +189,10 @@ class ResponsesLLM(WireLLM):
                 answer = dict(event.get("response") or {})
                 answer["output"] = answer.get("output") or [item for _, item in sorted(items, key=lambda one: one[0])]
                 return answer
+            elif event.get("object") == "response":  # the answer itself, from a server that does not stream
+                for text in filter(None, (text_of_items(event.get("output") or []), refusal_of(event["output"] or []))):
+                    on_text(text)
+                return event
             elif kind == "error":
                 raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
             exchange.so_far(None)
