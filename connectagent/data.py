@@ -157,7 +157,7 @@ class Image:
     """A picture for the model, in a prompt or as the result of a tool.
 
     Args:
-        data: the bytes of the file, or a path to it.
+        data: the bytes of the file, a path to it, or a `data:` URL in base64.
         media_type: for example `image/png`; by default detected from the first bytes.
     """
 
@@ -167,6 +167,8 @@ class Image:
     def part(self) -> dict[str, Any]:
         """The image as a part of a message: `{"type": "image_url", "image_url": {"url": "data:..."}}`."""
         data = self.data
+        if isinstance(data, str) and data[:5].lower() == "data:":
+            data = base64.b64decode(data.partition(",")[2])
         if not isinstance(data, bytes):
             with open(data, "rb") as file:
                 data = file.read()

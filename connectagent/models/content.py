@@ -86,7 +86,7 @@ def image_problem(url: object) -> str | None:
         return "without a URL"
     if found := DATA_URL.match(url):
         if found[1].lower() not in IMAGE_TYPES:
-            return f"of type {found[1][:40]}"
+            return f"of type {found[1][:40]}" if found[1] else "without a type"
         return None if facts_of(url) is not None else "that is no base64"
     return None if _WEB_URL.match(url) else "that is neither a data: nor an https: URL"
 
