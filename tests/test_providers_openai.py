@@ -175,7 +175,18 @@ def test_pitfall_06_ids_that_a_provider_gave_are_never_rewritten() -> None:
     assert [item["id"] for message in wire for item in message.get("tool_calls", [])] == ["0", "functions.add:1"] * 2
 
 
-@pytest.mark.parametrize(("model", "key"), [("gpt-5-mini", "max_completion_tokens"), ("gpt-4o", "max_tokens")])
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ("gpt-5-mini", "max_completion_tokens"),
+        ("o3", "max_completion_tokens"),
+        ("codex-mini-latest", "max_completion_tokens"),
+        ("ft:gpt-5-mini-2025-08-07:org::abc", "max_completion_tokens"),
+        ("ft:o4-mini-2025-04-16:org::abc", "max_completion_tokens"),
+        ("gpt-4o", "max_tokens"),
+        ("ft:gpt-4o-mini-2024-07-18:org::abc", "max_tokens"),
+    ],
+)
 def test_pitfall_07_only_what_the_user_set_is_sent(model: str, key: str) -> None:
     with WireServer(chat("ok")) as server:
         llm_at(server, model).complete(HELLO)

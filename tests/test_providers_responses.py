@@ -69,7 +69,9 @@ def test_nothing_is_stored_and_reasoning_is_asked_for_in_full() -> None:
     assert not {"tools", "stream", "text"} & body.keys()
 
 
-@pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1-mini", "gpt-5-chat-latest", "gpt-5.2-chat-latest"])
+@pytest.mark.parametrize(
+    "model", ["gpt-4o", "gpt-4.1-mini", "gpt-5-chat-latest", "gpt-5.2-chat-latest", "ft:gpt-4o:o::x"]
+)
 def test_a_model_without_reasoning_is_not_asked_for_it(model: str) -> None:
     assert "include" not in sent_by(HELLO, model=model)
 

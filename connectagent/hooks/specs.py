@@ -95,6 +95,8 @@ def before_tools(agent: AgentAPI, tool_calls: list[ToolCall]) -> None:
 def before_each_tool(agent: AgentAPI, tool_call: ToolCall) -> Any:
     """One tool is about to be called.
 
+    Tools that the provider runs itself, such as web search, are no tool calls here: no hook fires for them.
+
     Fires: for every tool call, including those of unknown tools.
 
     Args:

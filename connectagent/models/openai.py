@@ -22,7 +22,7 @@ from connectagent.session.instruction import with_instruction
 _NO_STREAM_OPTIONS = {"mistral"}
 # They take a JSON object, but no schema for it.
 _NO_SCHEMA = {"deepseek"}
-_REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
+_REASONING_MODEL = re.compile(r"(ft:)?(gpt-5|o\d|codex-)")  # `ft:` begins the name of a model that was fine-tuned
 # What every answer may carry and none needs back; the rest of an assistant message is its provider's.
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
 

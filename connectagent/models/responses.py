@@ -25,7 +25,7 @@ from connectagent.models.responses_messages import (
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 
 # They have no reasoning to encrypt, and OpenAI refuses to be asked for it.
-_NO_REASONING = re.compile(r"gpt-[34]|chatgpt|gpt-5[.\d]*-chat")
+_NO_REASONING = re.compile(r"(ft:)?(gpt-[34]|chatgpt|gpt-5[.\d]*-chat)")
 _ENCRYPTED = "reasoning.encrypted_content"
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _TEXT_DELTAS = ("response.output_text.delta", "response.refusal.delta")
