@@ -274,7 +274,7 @@ def on_trace(agent: AgentAPI, entry: TraceEntry) -> None:
 
 
 @spec("observe")
-def on_text(agent: AgentAPI, text: str) -> None:
+def on_text(agent: AgentAPI, text: str, attempt: int) -> None:
     """A piece of the model's text has arrived.
 
     Fires: while a streamed answer arrives, for each piece, in order; only with `Agent(stream=True)` and in
@@ -283,6 +283,8 @@ def on_text(agent: AgentAPI, text: str) -> None:
     Args:
         agent: the agent.
         text: the piece.
+        attempt: at the model call, from 1. With another attempt the text begins anew: what was shown of the last one is
+            no answer.
 
     Returns:
         None.

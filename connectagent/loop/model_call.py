@@ -257,7 +257,8 @@ class Call(Choice):
         turn = self.turn
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
         apart = None if (caller := CALLER.get()) is None else caller.apart()
-        on_text = turn.emit_text if apart is None else partial(apart.call, turn.emit_text)
+        emit = partial(turn.emit_text, attempt=self.number)
+        on_text = emit if apart is None else partial(apart.call, emit)
         ask = llm.complete if stream is None else partial(stream, on_text=on_text)
         send = ask if turn.output is None else partial(turn.output.send, llm, ask)
         return send(messages, tools) if apart is None else apart.run(partial(send, messages, tools))

@@ -287,11 +287,17 @@ class Turn(Operations):
 
     # -- streamed text -------------------------------------------------------------------------
 
-    def emit_text(self, text: str) -> None:
-        """Pass a piece of the model's text to handlers, and to the consumer of a streamed turn."""
+    def emit_text(self, text: str, attempt: int) -> None:
+        """Pass a piece of the model's text to handlers, and to the consumer of a streamed turn.
+
+        Args:
+            text: the piece.
+            attempt: at the model call, from 1; with the next one the text begins anew.
+        """
+        anew = {"attempt": attempt} if attempt > 1 else {}
         for listener in self.listeners:
-            listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
-        self.host.observe("on_text", agent=self.agent, text=text)
+            listener.listen(self.agent, {"type": "text", "text": text, **anew, **self.conversation.labels})
+        self.host.observe("on_text", agent=self.agent, text=text, attempt=attempt)
 
     def retrying(self, retry: dict[str, Any]) -> None:
         """Trace that a provider's SDK waits before it repeats a failed request."""
