@@ -94,6 +94,11 @@ def refusal_of(error: BaseException | None) -> Refusal | None:
     return Refusal(kind, _tool_of(said) if kind == "tool" else None, said[:_LONGEST])
 
 
+def names_another_cause(said: str) -> bool:
+    """Whether an error names a parameter, a tool, an image or a file, and so not the length of the conversation."""
+    return _is_about_parameter(said) or _kind_of(said) in ("image", "file", "tool")
+
+
 def _is_about_parameter(said: str) -> bool:
     """Whether an error names a parameter of the API, and not a part of the content."""
     if (unknown := _UNKNOWN.search(said)) is not None and unknown[1] not in _CONTENT_ROOTS:

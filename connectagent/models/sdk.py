@@ -282,7 +282,7 @@ class WireLLM(ABC):
         except Raised as raised:
             raise raised.error from None
         except Exception as error:
-            self._raise(error, retries=attempts.failed())
+            self._raise(error, retries=attempts.failed(), request=body)
         return answer, attempts.failed()
 
     def _request_options(self) -> dict[str, Any]:
@@ -315,10 +315,15 @@ class WireLLM(ABC):
                 yield event
 
     def _raise(
-        self, error: Exception, *, streaming: bool = False, retries: list[dict[str, Any]] | None = None
+        self,
+        error: Exception,
+        *,
+        streaming: bool = False,
+        retries: list[dict[str, Any]] | None = None,
+        request: dict[str, Any] | None = None,
     ) -> NoReturn:
         """The one place where an SDK's exception becomes a `ProviderError`; a bug's comes through as it is."""
-        found = from_sdk(error, self._endpoint(), streaming=streaming, retries=retries or [])
+        found = from_sdk(error, self._endpoint(), streaming=streaming, retries=retries or [], request=request)
         if found is None:
             raise error
         raise found from error

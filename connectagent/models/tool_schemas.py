@@ -358,6 +358,8 @@ def _add(sent: SentTools, tool: Schema, function: Schema, name: str, limits: Lim
 
 
 _NO_TOOLS = SentTools([], {}, {}, [], {})
+
+
 def _is_sent(sent: SentTools, name: str) -> bool:
     own = (function.get("name") for tool in sent.tools if (function := _function_of(tool)) is not None)
     return name in sent.names.values() or name in own
