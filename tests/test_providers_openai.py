@@ -129,7 +129,8 @@ def test_pitfall_04_names_in_the_history_are_made_fit() -> None:
 def test_pitfall_05_a_strict_schema_closes_every_object_and_requires_all() -> None:
     from pydantic import BaseModel
 
-    from connectagent.models.json_schema import response_format
+    from connectagent.models.output_forms import OutputForm, response_format
+    from connectagent.models.strict_schemas import OPENAI
 
     class Author(BaseModel):
         name: str
@@ -142,12 +143,12 @@ def test_pitfall_05_a_strict_schema_closes_every_object_and_requires_all() -> No
     class Free(BaseModel):
         counts: dict[str, int]
 
-    form = response_format(Book)["json_schema"]
+    form = response_format(OutputForm.of(Book).by("strict"), OPENAI)["json_schema"]
     assert form["strict"] is True
     for schema in (form["schema"], form["schema"]["$defs"]["Author"]):
         assert schema["additionalProperties"] is False
         assert schema["required"] == list(schema["properties"])
-    assert response_format(Free)["json_schema"]["strict"] is False
+    assert response_format(OutputForm.of(Free).by("strict"), OPENAI)["json_schema"]["strict"] is False
 
 
 def test_pitfall_06_mistral_gets_its_own_ids_unchanged_and_others_as_nine_alphanumerics() -> None:

@@ -264,7 +264,7 @@ def _read_verdict(answer: str) -> tuple[bool, str]:
 
     A search for a yes inside a text would find the one that the arguments brought along, or that a refusal quotes.
     """
-    from connectagent.models.json_schema import json_alone, repeated_key
+    from connectagent.models.json_text import json_alone, repeated_key
 
     text = json_alone(answer)
     if (repeated := repeated_key(text)) is not None:

@@ -12,16 +12,22 @@ from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_t
 from connectagent.models.clients import new_client
 from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
+from connectagent.models.output_forms import OutputForm
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
-from connectagent.session.instruction import instruction
+from connectagent.models.strict_schemas import ANTHROPIC
 
 Block = dict[str, Any]
 
 MAX_TOKENS = 8192
 _OLD_MODEL = re.compile(r"claude-3-(opus|sonnet|haiku)-2024")
 _OLD_MAX_TOKENS = 4096
+# From 5.1 on, a forced tool is refused, with or without an option for thinking: these models always think.
+# https://platform.claude.com/docs/en/models/fable-5-1/migration-guide
+_UNFORCED = re.compile(r"claude-[a-z]+-(5-\d{1,2}|([6-9]|\d\d)(-\d{1,2})?)(?!\d)|claude-mythos-preview")
+# From 4.5 on, and Opus 4.1, an answer can be made to fit a schema.
+# https://platform.claude.com/docs/en/build-with-claude/structured-outputs
+_ENFORCING = re.compile(r"claude-(opus-4-1|[a-z]+-(4-([5-9]|\d\d)|[5-9]|\d\d))(?!\d)")
 # Above this an answer may take longer than ten minutes, which connections do not survive without a stream;
 # the SDK's own create() refuses it.
 _STREAM_FROM_TOKENS = 21_333
@@ -79,7 +85,9 @@ class AnthropicLLM(WireLLM):
             found["headers"]["anthropic-beta"] = ",".join(self.options["betas"])
         return found
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
+    def _answered(
+        self, body: dict[str, Any], on_text: OnText | None, form: OutputForm | None, exchange: Exchange
+    ) -> LLMResponse:
         blocks: list[Block] = []
         retries: list[dict[str, Any]] = []
         for _ in range(_MAX_PAUSES):
@@ -90,7 +98,7 @@ class AnthropicLLM(WireLLM):
                 break
             # the provider's own tools need more time: what it has said goes back, and it goes on
             body["messages"] = [*body["messages"], {"role": "assistant", "content": _blocks(answer)}]
-        response = self._response({**answer, "content": blocks}, output)
+        response = self._response({**answer, "content": blocks}, form)
         response.retries = retries or None
         return response
 
@@ -114,19 +122,27 @@ class AnthropicLLM(WireLLM):
 
     # ------------------------------------------------------------------------------------- sending
 
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+    def _ways(self, form: OutputForm) -> list[str]:
+        thinking = self._body_options().get("thinking")
+        thinks = isinstance(thinking, dict) and thinking.get("type") == "enabled"  # which forbids to force a tool
+        ways = [] if thinks or _UNFORCED.match(self.wire_model) else ["tool"]
+        if _ENFORCING.match(self.wire_model) and form.enforced(ANTHROPIC) is not None:
+            ways.append("output_config")
+        return ways
+
+    def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         options = self._body_options()
         cache = options.pop("cache_control", EPHEMERAL)
         system, sent, used_tools = to_wire(messages, self.provider)
         wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
         thinking = options.get("thinking")
         thinking = thinking if isinstance(thinking, dict) else {}
-        if output is not None and thinking.get("type") == "enabled":  # which forbids to force a tool
-            system = "\n\n".join(filter(None, (system, instruction(output.model_json_schema()))))
-        elif output is not None:
-            tool = output_tool(output)
-            options["tool_choice"] = {"type": "any"} if wire_tools else {"type": "tool", "name": tool["name"]}
-            wire_tools.append(tool)
+        if form is not None and form.way == "tool":
+            options["tool_choice"] = {"type": "any"} if wire_tools else {"type": "tool", "name": form.name}
+            wire_tools.append(form.tool())
+        elif form is not None:
+            asked = {"type": "json_schema", "schema": form.enforced(ANTHROPIC)}
+            options["output_config"] = {"format": asked, **(options.get("output_config") or {})}
         if not wire_tools:
             options.pop("tool_choice", None)  # refused without tools
             if used_tools:  # what the history calls must be defined, and is not to be called again
@@ -152,12 +168,12 @@ class AnthropicLLM(WireLLM):
 
     # ----------------------------------------------------------------------------------- receiving
 
-    def _response(self, answer: dict[str, Any], output: type[Any] | None) -> LLMResponse:
+    def _response(self, answer: dict[str, Any], form: OutputForm | None) -> LLMResponse:
         stop = answer.get("stop_reason") or None
         blocks: list[Block] = answer["content"]
         content = "".join(block.get("text") or "" for block in blocks if block["type"] == "text") or None
         calls = self._calls(blocks, stop)
-        name = None if output is None else output_tool(output)["name"]
+        name = form.name if form is not None and form.way == "tool" else None
         if calls and all(call.name == name for call in calls):
             arguments = calls[0].arguments if calls[0].error is None else {}
             return LLMResponse(as_json(arguments), None, None, stop, answer.get("model"))

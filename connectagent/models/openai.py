@@ -10,10 +10,11 @@ from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.clients import left_out, new_client
 from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.json_schema import response_format
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.openai_stream import joined_content, stream_class, thinks
+from connectagent.models.output_forms import OutputForm, response_format
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
+from connectagent.models.strict_schemas import OPENAI, OPENAI_FINE_TUNED, Rules
 from connectagent.session.instruction import with_instruction
 
 # Mistral refuses the parameter, and sends the usage without it.
@@ -23,6 +24,15 @@ _NO_SCHEMA = {"deepseek"}
 _REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
 # What every answer may carry and none needs back; the rest of an assistant message is its provider's.
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
+
+
+# A refusal that names the schema, or `strict`, says nothing against the same schema without it.
+SPEAKS_OF_SCHEMA = re.compile(r"invalid schema|strict|additional_?properties|\bkeyword|in context=", re.IGNORECASE)
+
+
+def rules_of(model: str) -> Rules:
+    """What OpenAI enforces in the answers of a model."""
+    return OPENAI_FINE_TUNED if model.startswith("ft:") else OPENAI
 
 
 def openai_client(key: str | None, base_url: str) -> Any:
@@ -56,7 +66,9 @@ class OpenAILLM(WireLLM):
             client._custom_headers = left_out(type(client))
         return client
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
+    def _answered(
+        self, body: dict[str, Any], on_text: OnText | None, form: OutputForm | None, exchange: Exchange
+    ) -> LLMResponse:
         if on_text is None:
             answer, retries = self._post(exchange.client, body)
         else:
@@ -80,17 +92,25 @@ class OpenAILLM(WireLLM):
         """Whether OpenAI itself answers, which refuses what it does not know."""
         return self.provider == "openai" and self.base_url.startswith("https://api.openai.com")
 
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+    def _ways(self, form: OutputForm) -> list[str]:
+        if self.provider in _NO_SCHEMA:
+            return ["json_object"]
+        return ["strict", "schema"] if form.enforced(rules_of(self.wire_model)) is not None else ["schema"]
+
+    def _is_worth_trying(self, way: str, refusal: str) -> bool:
+        return way != "schema" or SPEAKS_OF_SCHEMA.search(refusal) is not None
+
+    def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         options = self._body_options()
         if self.provider == "openai" and "max_tokens" in options and _REASONING_MODEL.match(self.wire_model):
             options.setdefault("max_completion_tokens", options.pop("max_tokens"))
         sent: list[dict[str, Any]] = to_wire(messages, self.provider)
-        if output is not None and "response_format" not in options:
-            if self.provider in _NO_SCHEMA:
-                sent = with_instruction(sent, output.model_json_schema())
+        if form is not None and "response_format" not in options:
+            if form.way == "json_object":
+                sent = with_instruction(sent, form.schema)
                 options["response_format"] = {"type": "json_object"}
             else:
-                options["response_format"] = response_format(output)
+                options["response_format"] = response_format(form, rules_of(self.wire_model))
         body: dict[str, Any] = {"model": self.wire_model, "messages": sent}
         tools = [*(tools or []), *(self.options.get("tools") or [])]
         if tools:

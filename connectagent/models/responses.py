@@ -8,9 +8,9 @@ from typing import Any
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.content import tool_call
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.json_schema import response_format
-from connectagent.models.openai import openai_client
+from connectagent.models.openai import SPEAKS_OF_SCHEMA, openai_client, rules_of
 from connectagent.models.openai_stream import stream_class
+from connectagent.models.output_forms import OutputForm, response_format
 from connectagent.models.responses_messages import (
     CALLS,
     Item,
@@ -68,7 +68,9 @@ class ResponsesLLM(WireLLM):
     def _make_client(self, key: str | None, base_url: str) -> Any:
         return openai_client(key, base_url)
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
+    def _answered(
+        self, body: dict[str, Any], on_text: OnText | None, form: OutputForm | None, exchange: Exchange
+    ) -> LLMResponse:
         if on_text is None:
             answer, retries = self._post(exchange.client, body)
         else:
@@ -84,7 +86,13 @@ class ResponsesLLM(WireLLM):
 
     # ------------------------------------------------------------------------------------- sending
 
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+    def _ways(self, form: OutputForm) -> list[str]:
+        return ["strict", "schema"] if form.enforced(rules_of(self.wire_model)) is not None else ["schema"]
+
+    def _is_worth_trying(self, way: str, refusal: str) -> bool:
+        return way != "schema" or SPEAKS_OF_SCHEMA.search(refusal) is not None
+
+    def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         options = self._body_options()
         if "max_tokens" in options:
             options.setdefault("max_output_tokens", options.pop("max_tokens"))
@@ -100,9 +108,9 @@ class ResponsesLLM(WireLLM):
             options.pop("parallel_tool_calls", None)
         if "tool_choice" in options:
             options["tool_choice"] = tool_choice(options["tool_choice"])
-        if output is not None:
-            form = {"type": "json_schema", **response_format(output)["json_schema"]}
-            options["text"] = {"format": form, **(options.get("text") or {})}
+        if form is not None:
+            asked = response_format(form, rules_of(self.wire_model))["json_schema"]
+            options["text"] = {"format": {"type": "json_schema", **asked}, **(options.get("text") or {})}
         body.update(options)
         return body
 

@@ -25,9 +25,13 @@ from connectagent.models.clients import idle_client
 from connectagent.models.failures import Endpoint, failure, from_sdk
 from connectagent.models.limits import Limits, limits_of
 from connectagent.models.names import NO_KEY, PROVIDERS
+from connectagent.models.notes import note
+from connectagent.models.output_forms import IN_WORDS, Learnt, OutputForm, learnt_at
 from connectagent.models.prices import price
-from connectagent.models.tool_schemas import ToolForms, with_own_names, with_sent_names
+from connectagent.models.refusals import may_be_the_form
+from connectagent.models.tool_schemas import SentTools, ToolForms, with_own_names, with_sent_names
 from connectagent.models.within_limits import within_limits
+from connectagent.session.instruction import with_instruction
 
 Messages = list[Message]
 Tools = list[dict[str, Any]] | None
@@ -176,10 +180,16 @@ class WireLLM(ABC):
     def _make_client(self, key: str | None, base_url: str) -> Any: ...
 
     @abstractmethod
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]: ...
+    def _ways(self, form: OutputForm) -> list[str]:
+        """How this wire can ask for a form, the best first; in words is always possible."""
 
     @abstractmethod
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
+    def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _answered(
+        self, body: dict[str, Any], on_text: OnText | None, form: OutputForm | None, exchange: Exchange
+    ) -> LLMResponse:
         """Send a request and read its answer; put its usage into `exchange` as soon as it is known."""
 
     @abstractmethod
@@ -188,13 +198,43 @@ class WireLLM(ABC):
     # -- what both share
 
     def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
-        exchange = Exchange()
         sent = self._tool_forms.of(tools or [], self.provider, self.limits)
-        given = with_sent_names(within_limits(messages, self.provider, self.limits), sent)
+        given = within_limits(messages, self.provider, self.limits)
+        if output is None:
+            return self._asked(given, sent, on_text, None)
+        form = OutputForm.of(output, self.limits, [str(tool.get("name")) for tool in _functions(sent.tools)])
+        first: ProviderError | None = None
+        tried: list[str] = []
+        for way in self._open_ways(form):
+            if first is not None and not self._is_worth_trying(way, str(first)):
+                tried.append(way)
+                continue
+            try:
+                response = self._asked(given, sent, on_text, form.by(way))
+            except ProviderError as error:
+                if not may_be_the_form(error):
+                    raise
+                first = first or error
+                tried.append(way)
+            else:
+                self._learn(form, tried, way)
+                return response
         try:
-            body = self._checked_body(given, sent.tools or None, output)
+            response = self._asked(with_instruction(given, form.own_schema), sent, on_text, None)
+        except ProviderError as error:
+            if first is not None and may_be_the_form(error):  # it was not the form that was refused
+                raise first from None
+            raise
+        self._learn(form, tried, IN_WORDS)
+        return response
+
+    def _asked(self, given: Messages, sent: SentTools, on_text: OnText | None, form: OutputForm | None) -> LLMResponse:
+        """Ask once, with the form in one way."""
+        exchange = Exchange()
+        try:
+            body = self._checked_body(with_sent_names(given, sent), sent.tools or None, form)
             with self._client() as exchange.client:
-                response = self._answered(body, on_text, output, exchange)
+                response = self._answered(body, on_text, form, exchange)
         except ProviderError as error:
             usages = [*exchange.usages, *([] if exchange.begun is None else [exchange.begun])]
             if usages:
@@ -205,19 +245,42 @@ class WireLLM(ABC):
         response.usage = self._usage(exchange.usages)
         if sent.names or sent.keys:
             with_own_names(response, sent)
+        if form is not None and response.content:
+            response.content = form.own_text(response.content)
         return response
+
+    def takes_form(self, output: type[Any]) -> bool:
+        """Whether this model is asked for a form by the provider's own means, as far as is known; else in words."""
+        return bool(self._open_ways(OutputForm.of(output)))
+
+    def _open_ways(self, form: OutputForm) -> list[str]:
+        learnt = self._learnt()
+        return [way for way in self._ways(form) if not learnt.refuses(form, way)]
+
+    def _learn(self, form: OutputForm, refused: list[str], taken: str) -> None:
+        """Remember that a form was refused in some ways, after it was taken in another."""
+        if refused:
+            self._learnt().note(form, refused)
+            note(f"the form {form.name!r} was refused as {refused[0]!r}, and is asked for as {taken!r}")
+
+    def _learnt(self) -> Learnt:
+        return learnt_at(type(self).__name__, self.provider, self.base_url, self.wire_model)
+
+    def _is_worth_trying(self, way: str, refusal: str) -> bool:
+        """Whether another way may be taken, after what the provider said of the first one."""
+        return True
 
     @property
     def limits(self) -> Limits:
         """What the provider takes in one request."""
         return limits_of(self.provider, bool(self._own_base_url or self._environment_url()))
 
-    def _checked_body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+    def _checked_body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         from connectagent.models.content import CannotSend, without_older
 
         while True:
             try:
-                return self._body(messages, tools, output)
+                return self._body(messages, tools, form)
             except CannotSend as error:
                 mended = without_older(messages, error.part, f"[a file is left out: {error}]")
                 if mended is None:
@@ -338,6 +401,11 @@ class WireLLM(ABC):
         if usage.cost is None:
             usage.cost = price(self.provider, self.wire_model, usage, **more)
         return usage
+
+
+def _functions(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tools of a request, without what each wire puts around them."""
+    return [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in tools]
 
 
 def count(usage: dict[str, Any], *path: str) -> int:
