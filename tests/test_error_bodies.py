@@ -325,10 +325,9 @@ def test_an_error_body_has_its_kind_and_its_wait(name: str) -> None:
 
 def test_each_wording_decides_the_kind_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that no body needs is not known to be needed."""
-    whole = wordings._PATTERNS
     idle = []
     for at, one in enumerate(WORDINGS):
-        monkeypatch.setattr(wordings, "_PATTERNS", whole[:at] + whole[at + 1 :])
+        monkeypatch.setattr(wordings, "WORDINGS", WORDINGS[:at] + WORDINGS[at + 1 :])
         if all(kind_of(row.status, row.body) == row.kind for row in ROWS.values()):
             idle.append(one.pattern)
     assert idle == []

@@ -156,6 +156,20 @@ def test_guards_functions_and_the_record_see_the_original_names(tmp_path: Path, 
     assert agent.record is not None and 'gr__e\\": 1' not in agent.record.read_text()
 
 
+def test_thoughts_go_back_with_a_call_whose_names_were_mapped() -> None:
+    assert PATTERN is not None
+    sent = PropertyNames(ORDER, PATTERN).sent_value(OWN)
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    tool = Tool("order", "Order.", ORDER, lambda **arguments: "ordered")
+    with WireServer(
+        message(thought, {**tool_use("t1", "order"), "input": sent}, stop="tool_use"), message("Done.")
+    ) as server:
+        llm = AnthropicLLM("claude-sonnet-4-5", api_key="k", base_url=server.url)
+        assert Agent("a", [tool], llm=llm, quiet=True, log=False).input("Order.") == "Done."
+    back = server.requests[1]["messages"][1]["content"]
+    assert back[0] == thought and back[1]["input"] == sent
+
+
 # -- keywords ---------------------------------------------------------------------------------------
 
 

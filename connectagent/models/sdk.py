@@ -223,7 +223,7 @@ class WireLLM(ABC):
             response = self._asked(with_instruction(given, form.own_schema), sent, on_text, None)
         except ProviderError as error:
             if first is not None and may_be_the_form(error):  # it was not the form that was refused
-                raise first from None
+                raise first from first.__cause__
             raise
         self._learn(form, tried, IN_WORDS)
         return response

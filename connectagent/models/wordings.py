@@ -174,9 +174,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording("timeout", r"timeout_error", "Anthropic", _ANTHROPIC_ERRORS),
 )
 
-_PATTERNS = tuple((one, re.compile(one.pattern, re.IGNORECASE)) for one in WORDINGS)
-
 
 def wording_of(said: str) -> Wording | None:
     """The first wording that an error body has."""
-    return next((one for one, pattern in _PATTERNS if pattern.search(said)), None)
+    return next((one for one in WORDINGS if re.search(one.pattern, said, re.IGNORECASE)), None)
