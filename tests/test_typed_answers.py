@@ -299,6 +299,8 @@ def test_any_refusal_of_a_form_is_answered_in_words_and_remembered(wire: str, mo
         assert agent.input("?", output=Pet) == read(Pet, value)
         refused = len(server.refused)
         assert refused >= 1 and server.ways[-1] == "words"
+        (call,) = (entry for entry in agent.session["trace"] if entry["type"] == "llm_call")
+        assert call["status"] == "success" and "was refused as" in str(call["request"]["adapted"])
         assert agent.input("?", output=Pet) == read(Pet, value)
         assert llm_do("?", output=Pet, llm=llm_at(server, wire, model)) == read(Pet, value)
         assert Agent("b", llm=llm_at(server, wire, model), output=Pet, log=False, quiet=True).input("?")

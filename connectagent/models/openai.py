@@ -12,7 +12,7 @@ from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.openai_stream import joined_content, stream_class, thinks
-from connectagent.models.output_forms import OutputForm, response_format
+from connectagent.models.output_forms import BY_SCHEMA, STRICT, OutputForm, response_format
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 from connectagent.models.strict_schemas import OPENAI, OPENAI_FINE_TUNED, Rules
 from connectagent.session.instruction import with_instruction
@@ -26,13 +26,14 @@ _REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
 
 
-# A refusal that names the schema, or `strict`, says nothing against the same schema without it.
-SPEAKS_OF_SCHEMA = re.compile(r"invalid schema|strict|additional_?properties|\bkeyword|in context=", re.IGNORECASE)
-
-
 def rules_of(model: str) -> Rules:
     """What OpenAI enforces in the answers of a model."""
     return OPENAI_FINE_TUNED if model.startswith("ft:") else OPENAI
+
+
+def ways_by_schema(form: OutputForm, model: str) -> list[str]:
+    """How a form is asked for with its schema."""
+    return [STRICT, BY_SCHEMA] if form.enforced(rules_of(model)) is not None else [BY_SCHEMA]
 
 
 def openai_client(key: str | None, base_url: str) -> Any:
@@ -95,10 +96,7 @@ class OpenAILLM(WireLLM):
     def _ways(self, form: OutputForm) -> list[str]:
         if self.provider in _NO_SCHEMA:
             return ["json_object"]
-        return ["strict", "schema"] if form.enforced(rules_of(self.wire_model)) is not None else ["schema"]
-
-    def _is_worth_trying(self, way: str, refusal: str) -> bool:
-        return way != "schema" or SPEAKS_OF_SCHEMA.search(refusal) is not None
+        return ways_by_schema(form, self.wire_model)
 
     def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         options = self._body_options()

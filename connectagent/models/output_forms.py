@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,11 @@ from connectagent.models.strict_schemas import Rules, enforced_schema
 from connectagent.models.tool_schemas import CannotOffer, Schema, sendable_schema
 from connectagent.tools.schema import target
 
+STRICT = "strict"
+BY_SCHEMA = "schema"
 IN_WORDS = "words"
+# A refusal that names the schema, or `strict`, says nothing against the same schema without it.
+_SPEAKS_OF_SCHEMA = re.compile(r"invalid schema|strict|additional_?properties|\bkeyword|in context=", re.IGNORECASE)
 _MOST_ENDPOINTS = 256
 
 
@@ -127,9 +132,14 @@ def _rooted(schema: Schema) -> Schema:
     return schema
 
 
+def is_worth_trying(way: str, refusal: str) -> bool:
+    """Whether a form may be taken in another way, after what the provider said of the first one."""
+    return way != BY_SCHEMA or _SPEAKS_OF_SCHEMA.search(refusal) is not None
+
+
 def response_format(form: OutputForm, rules: Rules) -> Schema:
     """`response_format` of OpenAI's wire: strict if it is asked for so and the schema can be."""
-    strict = form.enforced(rules) if form.way == "strict" else None
+    strict = form.enforced(rules) if form.way == STRICT else None
     asked = {"name": form.name, "schema": form.schema if strict is None else strict, "strict": strict is not None}
     return {"type": "json_schema", "json_schema": asked}
 

@@ -8,7 +8,7 @@ from typing import Any
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.content import tool_call
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.openai import SPEAKS_OF_SCHEMA, openai_client, rules_of
+from connectagent.models.openai import openai_client, rules_of, ways_by_schema
 from connectagent.models.openai_stream import stream_class
 from connectagent.models.output_forms import OutputForm, response_format
 from connectagent.models.responses_messages import (
@@ -87,10 +87,7 @@ class ResponsesLLM(WireLLM):
     # ------------------------------------------------------------------------------------- sending
 
     def _ways(self, form: OutputForm) -> list[str]:
-        return ["strict", "schema"] if form.enforced(rules_of(self.wire_model)) is not None else ["schema"]
-
-    def _is_worth_trying(self, way: str, refusal: str) -> bool:
-        return way != "schema" or SPEAKS_OF_SCHEMA.search(refusal) is not None
+        return ways_by_schema(form, self.wire_model)
 
     def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         options = self._body_options()

@@ -26,7 +26,7 @@ from connectagent.models.failures import Endpoint, failure, from_sdk
 from connectagent.models.limits import Limits, limits_of
 from connectagent.models.names import NO_KEY, PROVIDERS
 from connectagent.models.notes import note
-from connectagent.models.output_forms import IN_WORDS, Learnt, OutputForm, learnt_at
+from connectagent.models.output_forms import IN_WORDS, Learnt, OutputForm, is_worth_trying, learnt_at
 from connectagent.models.prices import price
 from connectagent.models.refusals import may_be_the_form
 from connectagent.models.tool_schemas import SentTools, ToolForms, with_own_names, with_sent_names
@@ -206,7 +206,7 @@ class WireLLM(ABC):
         first: ProviderError | None = None
         tried: list[str] = []
         for way in self._open_ways(form):
-            if first is not None and not self._is_worth_trying(way, str(first)):
+            if first is not None and not is_worth_trying(way, str(first)):
                 tried.append(way)
                 continue
             try:
@@ -220,7 +220,7 @@ class WireLLM(ABC):
                 self._learn(form, tried, way)
                 return response
         try:
-            response = self._asked(with_instruction(given, form.own_schema), sent, on_text, None)
+            response = self._asked(with_instruction(given, output.model_json_schema()), sent, on_text, None)
         except ProviderError as error:
             if first is not None and may_be_the_form(error):  # it was not the form that was refused
                 raise first from first.__cause__
@@ -265,10 +265,6 @@ class WireLLM(ABC):
 
     def _learnt(self) -> Learnt:
         return learnt_at(type(self).__name__, self.provider, self.base_url, self.wire_model)
-
-    def _is_worth_trying(self, way: str, refusal: str) -> bool:
-        """Whether another way may be taken, after what the provider said of the first one."""
-        return True
 
     @property
     def limits(self) -> Limits:

@@ -51,7 +51,6 @@ class Rules:
         formats: the values of `format` that it takes.
         all_required: whether each property must be required.
         recursive: whether a schema may refer to itself.
-        beside_ref: whether something may stand beside `$ref`.
         most_properties: of all objects together.
         most_choices: in all `enum` together.
         deepest: how deep objects and lists may be nested.
@@ -61,7 +60,6 @@ class Rules:
     formats: frozenset[str]
     all_required: bool
     recursive: bool
-    beside_ref: bool = False
     most_properties: int = 5000
     most_choices: int = 1000
     deepest: int = 10
@@ -94,7 +92,7 @@ def _enforced(schema: Any, rules: Rules) -> Schema | None:
     if "oneOf" in schema or "allOf" in schema:
         return None
     if "$ref" in schema:
-        return _reference(schema, rules)
+        return _reference(schema)
     made = {key: value for key, value in schema.items() if key in rules.keywords and _is_taken(key, value, rules)}
     if schema.get("type") == "object":
         if "properties" not in schema or schema.get("additionalProperties") not in (None, False):
@@ -119,13 +117,11 @@ def _as_any_of(schema: Schema) -> Schema:
     return schema
 
 
-def _reference(schema: Schema, rules: Rules) -> Schema:
-    """A reference. What stands beside it is refused, so that it goes around it: `$ref` in an `anyOf` of one."""
+def _reference(schema: Schema) -> Schema:
+    """A reference. Nothing may stand beside it, so that a description stands around it: `$ref` in an `anyOf` of one."""
     alone = {"$ref": schema["$ref"]}
-    beside = _described({key: schema[key] for key in ("title", "description") if key in schema}, schema)
-    if not beside.get("description") or rules.beside_ref:
-        return {**alone, **(beside if rules.beside_ref else {})}
-    return {"anyOf": [alone], **beside}
+    described = _described({key: schema[key] for key in ("title", "description") if key in schema}, schema)
+    return {"anyOf": [alone], **described} if described.get("description") else alone
 
 
 def _is_taken(key: str, value: Any, rules: Rules) -> bool:
