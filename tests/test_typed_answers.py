@@ -443,6 +443,12 @@ def test_objects_are_found_whatever_stands_around_them(seed: int) -> None:
     assert [json.loads(one) for one in reversed(json_in(text))] == objects
 
 
+def test_a_broken_object_is_sent_back_with_the_place_where_it_breaks() -> None:
+    with WireServer(chat('Sure: {"title": "a" "items": []}'), chat('{"title": "x"}')) as server:
+        llm_do("?", output=Defaults, llm=llm_at(server, "chat"))
+    assert "line 1 column 15" in server.requests[1]["messages"][-1]["content"]
+
+
 def test_a_long_text_of_braces_takes_no_time() -> None:
     assert objects_in('{"a":' * 50_000) == []
     assert objects_in('{ "' * 100_000) == []

@@ -19,15 +19,19 @@ def objects_in(text: str) -> list[tuple[int, int]]:
     What is inside an object is not one of them, even if the object around it is no valid JSON.
     """
     found = list(_objects(text))
-    thought = 0  # where the last thought ends
+    thought = _end_of_thoughts(text, found)
+    return [] if thought is None else [(begin, end) for begin, end in found if begin >= thought]
+
+
+def _end_of_thoughts(text: str, objects: list[tuple[int, int]]) -> int | None:
+    """Where the thoughts of a text end; None if they do not. A tag inside an object is text."""
+    end = 0
     is_open = False
     for tag in _THOUGHT.finditer(text):
-        if any(begin <= tag.start() < end for begin, end in found):  # it is in a string
-            continue
-        is_open = not tag[1]
-        thought = tag.end()
-    behind = [(begin, end) for begin, end in found if begin >= thought]
-    return [] if is_open else behind
+        if not any(begin <= tag.start() < behind for begin, behind in objects):
+            is_open = not tag[1]
+            end = tag.end()
+    return None if is_open else end
 
 
 def _objects(text: str) -> Iterator[tuple[int, int]]:
@@ -62,8 +66,16 @@ def _end_of(text: str, at: int) -> int | None:
 
 
 def json_in(text: str) -> list[str]:
-    """The JSON objects of a text, the last first; the text itself if it has none."""
-    return [text[begin:end] for begin, end in reversed(objects_in(text))] or [text]
+    """The JSON objects of a text, the last first.
+
+    If it has none: what may have been meant for one, so that the reader can say what is wrong with it, else the text.
+    """
+    found = [text[begin:end] for begin, end in reversed(objects_in(text))]
+    if found:
+        return found
+    thought = _end_of_thoughts(text, [])
+    meant = None if thought is None else _BEGIN.search(text, thought)
+    return [text if meant is None else text[meant.start() :]]
 
 
 def json_alone(text: str) -> str:
