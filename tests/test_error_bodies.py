@@ -6,6 +6,7 @@ Each row has the body as the document or public report in `wordings.WORDINGS` qu
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -350,6 +351,16 @@ def test_wordings_name_their_source() -> None:
 )
 def test_the_wait_of_a_body(body: Any, seconds: float | None) -> None:
     assert retry_delay(body) == seconds
+
+
+@pytest.mark.parametrize("body", [_google(429, QUOTA, "RESOURCE_EXHAUSTED", _rpc("RetryInfo", retryDelay="0.2s")), ""])
+def test_the_sdk_waits_as_long_as_a_body_asks_for(body: Any) -> None:
+    with WireServer(Answer([body] if body else "", 429), chat("Done.")) as server:
+        began = time.monotonic()
+        answer = llm_of("gemini", server, max_retries=2).complete(HELLO)
+    assert answer.content == "Done."
+    assert answer.retries[0]["retry_after_s"] == (0.2 if body else None)
+    assert not body or time.monotonic() - began >= 0.2
 
 
 # -- without a wording -----------------------------------------------------------------------------
