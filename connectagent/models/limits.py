@@ -64,7 +64,7 @@ _ANTHROPIC = Limits(
     attached_bytes=30 * _MIB,  # a request may have 32 MB; texts and tools take some of it
     pdf_bytes=32 * _MIB,
     pdf_pages=600,  # 100 for models with a small context window: "A maximum of 100 PDF pages may be provided."
-    property_names=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),  # checked at the top of a schema; more may come
+    property_names=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),  # reported for the top of a schema; kept at every level
     sources=(
         "https://platform.claude.com/docs/en/build-with-claude/vision",
         "https://platform.claude.com/docs/en/build-with-claude/pdf-support",
