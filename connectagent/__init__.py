@@ -77,7 +77,9 @@ if TYPE_CHECKING:
     from connectagent.hooks.resource import resource
     from connectagent.loop.ask import llm_do
     from connectagent.models.info import ModelInfo, model_info
+    from connectagent.models.json_text import repeated_key
     from connectagent.output.masking import add_secret, mask
+    from connectagent.output.text import arguments_text
     from connectagent.records.paths import data_folder
     from connectagent.records.sqlite import SqliteStore
     from connectagent.records.store import Store
@@ -104,7 +106,9 @@ _HOME = {
     "hooks.resource": "resource",
     "loop.ask": "llm_do",
     "models.info": "ModelInfo model_info",
+    "models.json_text": "repeated_key",
     "output.masking": "add_secret mask",
+    "output.text": "arguments_text",
     "records.paths": "data_folder",
     "records.sqlite": "SqliteStore",
     "records.store": "Store",
@@ -163,6 +167,7 @@ __all__ = [
     "after_llm",
     "after_tools",
     "after_user_input",
+    "arguments_text",
     "around_llm",
     "around_tool",
     "around_turn",
@@ -184,6 +189,7 @@ __all__ = [
     "register_chat_commands",
     "register_commands",
     "register_models",
+    "repeated_key",
     "resource",
     "run_async",
     "shadow",

@@ -1,7 +1,7 @@
 """The data of a conversation: what is stored (TypedDict) and what is passed around (dataclass).
 
 Messages are in OpenAI's chat format, whichever provider answers. Two keys are connectagent's own and
-never sent: `provider_data` holds what a provider needs back with its assistant message; `author` names
+never sent: `provider_data` holds what a model needs back with its assistant message; `author` names
 the agent that wrote a message, if it is another one of the tree.
 """
 
@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NotRequired, Protocol, Required, TypedDict, runtime_checkable
 
+from connectagent.stop_reasons import is_whole, stop_reason
+
 Status = Literal["success", "error", "not_found", "rejected", "stand_in", "recovered", "skipped", "interrupted"]
-Outcome = Literal["answered", "truncated", "ended", "max_iterations", "transferred"]
+Outcome = Literal["answered", "truncated", "refused", "ended", "max_iterations", "transferred"]
 
 
 class AgentBase:
@@ -83,7 +85,8 @@ class LLMResponse:
         usage: tokens and cost, or None if the provider did not report them.
         finish_reason: why it stopped, in the provider's own word, for example `stop` or `length`.
         model: the model that answered, as the provider names it.
-        provider_data: what this provider needs back with the message, `{"provider": name, ...}`.
+        provider_data: what this model needs back with the message, and whose that is:
+            `{"provider": ..., "address": ..., "model": ..., ...}`. It is sent to nobody else.
         retries: the failed attempts before this answer, one dict each.
     """
 
@@ -98,11 +101,12 @@ class LLMResponse:
     @property
     def truncated(self) -> bool:
         """Whether a token limit cut the answer off."""
-        return (self.finish_reason or "").lower() in _TRUNCATED
+        return stop_reason(self.finish_reason).end == "truncated"
 
-
-# The providers' words for it: OpenAI's, Anthropic's two, the Responses API's and Mistral's.
-_TRUNCATED = {"length", "max_tokens", "model_context_window_exceeded", "max_output_tokens", "model_length"}
+    @property
+    def whole(self) -> bool:
+        """Whether the answer is known to have come to its end: its reason is one that says so, or none was given."""
+        return is_whole(self.finish_reason)
 
 
 @dataclass(slots=True)
@@ -157,7 +161,7 @@ class Image:
     """A picture for the model, in a prompt or as the result of a tool.
 
     Args:
-        data: the bytes of the file, or a path to it.
+        data: the bytes of the file, a path to it, or a `data:` URL in base64.
         media_type: for example `image/png`; by default detected from the first bytes.
     """
 
@@ -167,6 +171,8 @@ class Image:
     def part(self) -> dict[str, Any]:
         """The image as a part of a message: `{"type": "image_url", "image_url": {"url": "data:..."}}`."""
         data = self.data
+        if isinstance(data, str) and data[:5].lower() == "data:":
+            data = base64.b64decode(data.partition(",")[2])
         if not isinstance(data, bytes):
             with open(data, "rb") as file:
                 data = file.read()
@@ -265,7 +271,7 @@ CORE_TYPES = frozenset(
         *("user_input", "llm_call", "tool_execution", "agent_turn", "message", "message_edited", "message_removed"),
         *("assistant", "mended", "state_delta", "session_delta", "change", "error", "paused", "resumed", "shadow"),
         *("trace_restored", "began", "closed", "handlers", "tool_ended", "turn_ended", "wait", "left"),
-        *("decided", "retrying"),
+        *("decided", "retrying", "lost_update"),
     )
 )
 """The types of entries and lines that connectagent itself writes. Plugins use other types for their own."""

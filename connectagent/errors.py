@@ -295,7 +295,7 @@ class ProviderError(ConnectAgentError):
 
     Attributes:
         kind: `auth`, `permission`, `not_found`, `rate_limit`, `overloaded`, `context_length`,
-            `bad_request`, `tool_use_failed`, `content_filter`, `refusal`, `length`, `connection`,
+            `bad_request`, `tool_use_failed`, `content_filter`, `refusal`, `length`, `empty`, `connection`,
             `timeout`, `stream`, `server`, `bad_response`, `turn_ended`.
         provider: the provider's name, for example `openai`.
         model: the model that was asked, if known.
@@ -304,6 +304,7 @@ class ProviderError(ConnectAgentError):
         body: the provider's parsed response, with more details than the message.
         retries: the attempts that the SDK made before it gave up, one dict each.
         usage: the tokens that the failed answer took, as a `TokenUsage`; None if no answer had begun.
+        finish_reason: why the answer stopped, in the provider's own word, if that is why it cannot be used.
     """
 
     def __init__(
@@ -328,6 +329,7 @@ class ProviderError(ConnectAgentError):
         self.body = body
         self.retries = retries or []
         self.usage = usage
+        self.finish_reason: str | None = None
 
 
 class TurnEndedError(ProviderError, RuntimeError):

@@ -21,6 +21,7 @@ from connectagent.cli.hooks import TITLES, markdown_table
 from connectagent.hooks import specs
 from connectagent.models.names import PROVIDERS
 from connectagent.settings import SETTINGS
+from connectagent.stop_reasons import REASONS
 from connectagent.testing.plugin_tester.faults import CHANGES, RULES
 
 ROOT = Path(__file__).parents[1]
@@ -195,6 +196,15 @@ def providers() -> str:
     return table(["model", "also without the prefix", "key", "address"], rows)
 
 
+def stop_reasons() -> str:
+    """Why answers stop, from `connectagent/stop_reasons.py`."""
+    words: dict[tuple[str, str, str], list[str]] = {}
+    for word, one in REASONS.items():
+        words.setdefault((one.end, one.kind, one.source), []).append(f"`{word}`")
+    rows = [[", ".join(same), end, f"`{kind}`" if kind else "", source] for (end, kind, source), same in words.items()]
+    return table(["reason", "the answer is", "`kind` of its error", "source"], rows)
+
+
 def exceptions() -> str:
     """The errors, from `connectagent/errors.py`."""
     rows = []
@@ -214,6 +224,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "changes": changes,
     "rules": rules,
     "providers": providers,
+    "stop reasons": stop_reasons,
     "errors": exceptions,
 }
 

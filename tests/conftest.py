@@ -1,4 +1,4 @@
-"""Every test checks that the entries of its turns fit their types, and leaves what the command line set as it was."""
+"""Every test checks that the entries of its turns fit their types, and begins without what others set or learnt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from entry_types import checked
 
 from connectagent.cli.script import NAME
+from connectagent.models.output_forms import forget
 from connectagent.settings import overrides
 
 
@@ -17,6 +18,11 @@ def entries_fit_their_types() -> Iterator[None]:
     with checked() as misfits:
         yield
     assert not misfits, "\n".join(misfits[:5])
+
+
+@pytest.fixture(autouse=True)
+def no_endpoint_is_known() -> None:
+    forget()  # a port may come again
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,7 @@
-"""Holds every entry that is traced against its TypedDict in `connectagent.session.entries`."""
+"""Holds every entry that is traced against its TypedDict in `connectagent.session.entries`.
+
+No line that is written may be one that commands refuse.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from functools import cache
 from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
 from connectagent.data import Message
+from connectagent.records.misfits import misfit as odd_line
 from connectagent.records.write import MemoryLog
 from connectagent.session.entries import ENTRIES
 
@@ -68,6 +72,8 @@ def checked() -> Iterator[list[str]]:
         kind = ENTRIES.get(line.get("type", ""))
         if kind is not None and (wrong := misfit_dict(line, kind, line["type"])):
             found.append(wrong)
+        elif (odd := odd_line(line)) is not None:
+            found.append(f"{line.get('type')}: {odd}")
         append(self, line)
 
     MemoryLog.append = check_and_append  # type: ignore[method-assign]

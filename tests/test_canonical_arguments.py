@@ -47,7 +47,7 @@ def keeps(kind: Kind, sent: Any) -> bool:
     """Whether the JSON that was sent is kept, as the value is not read back."""
     check: Any = fresh(kind)._check
     try:
-        return not check._is_plain({"value": sent}) and bool(check._settled("take", {"value": sent}).strict)
+        return check._known({"value": sent}) is None and bool(check._settled("take", {"value": sent}).strict)
     except ToolArgumentsError:
         return False
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from connectagent_adk import EventsCompactionConfig, adk_compaction
 from connectagent_compact import Compact
+from test_error_bodies import ROWS
 from wire_driver import WIRE
 from wire_server import Answer, WireServer, chat, message, reasoning, response, tool_use
 
@@ -23,6 +24,7 @@ from connectagent.testing.replay.recording import Recording
 COUNT = int(os.environ.get("COMPACT_CONVERSATIONS", "1"))  # for each wire
 WORDS = ("retry", "timeout", "größe", "設定", "0x7f3a", "/etc/hosts", '{"a": 1}', "🙂", "lorem ipsum dolor sit amet")
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 3000
+OVERFLOWS = [row.body for row in ROWS.values() if row.kind == "context_length" and row.status == 400]
 MODELS = {"chat": "openai/m", "messages": "anthropic/m", "responses": "openai-responses/m"}
 
 
@@ -63,8 +65,8 @@ class Provider(WireServer):
         wrong, tokens = self.check(body), self.tokens(body)
         if wrong or tokens > self.window:
             self.refused.append([found.message for found in wrong] or f"{tokens} tokens")
-            text = wrong[0].message if wrong else "the prompt is too long: it exceeds the context window"
-            super()._reply(handler, Answer({"error": {"type": "invalid_request_error", "message": text}}, 400))
+            body = {"error": {"type": "invalid_request_error", "message": wrong[0].message}} if wrong else None
+            super()._reply(handler, Answer(body or self.dice.choice(OVERFLOWS), 400))
             return
         super()._reply(handler, self.answer(body, tokens))
 

@@ -5,14 +5,27 @@ The guards are found in the plugins' source, so a new one must have a row here.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectagent import Agent, ConfigError, Paused, ProviderError
+from connectagent import (
+    Agent,
+    ConfigError,
+    Paused,
+    PluginWarning,
+    ProviderError,
+    after_each_tool,
+    before_each_tool,
+    before_tools,
+)
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +70,18 @@ def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 @row("policy", "its file is no YAML", "not YAML")
 def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     (folder / "p.yaml").write_text("rules: [")
+    return policy(folder / "p.yaml")
+
+
+@row("policy", "a rule has a key twice", "the key 'deny' is there twice")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    (folder / "p.yaml").write_text("rules:\n  - deny: wipe\n    deny: look\n  - allow: '*'\n")
+    return policy(folder / "p.yaml")
+
+
+@row("policy", "it has two lists of rules", "the key 'rules' is there twice")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    (folder / "p.yaml").write_text("rules: [{deny: wipe}]\nrules: [{allow: '*'}]\n")
     return policy(folder / "p.yaml")
 
 
@@ -125,8 +150,9 @@ POLICY_TEXTS = {
 }
 for _what, _answer in POLICY_TEXTS.items():
     ROWS["trust", f"the model of a policy in text {_what}"] = (
-        lambda folder, patch, answer=_answer: policy_text(answer)
-    ), "could not be judged"
+        (lambda folder, patch, answer=_answer: policy_text(answer)),
+        "could not be judged",
+    )
 
 
 @row("budget", "its file of the day cannot be written", "cannot be kept")
@@ -173,6 +199,35 @@ def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"plugins": [lambda: connectagent_redact.Redact(presidio=True)]}
 
 
+@row("redact", "its library for secrets is missing", "detect_secrets")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    import connectagent_redact
+    from connectagent_redact import finding
+
+    finding._secrets.cache_clear()
+    patch.setitem(sys.modules, "detect_secrets", None)
+    return {"plugins": [connectagent_redact.Redact()]}
+
+
+@row("redact", "its library for phone numbers is missing", "phonenumbers")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_redact import Redact
+
+    patch.setitem(sys.modules, "phonenumbers", None)
+    return {"plugins": [Redact()], "system_prompt": "Call +49 30 1234567."}
+
+
+@row("loopguard", "what it has counted is lost in mid-round", "of plugin 'loopguard'")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from connectagent_loopguard import LoopGuard
+
+    @after_each_tool
+    def lose(agent: Agent) -> None:
+        agent.state["loopguard"] = "garbage"
+
+    return {"plugins": [LoopGuard()], "on_events": [lose], "runs_once": True}
+
+
 @row("loopguard", "what it has counted is lost", "of plugin 'loopguard'")
 def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     from connectagent_loopguard import LoopGuard
@@ -190,14 +245,27 @@ def hook(folder: Path, command: str, **more: Any) -> dict[str, Any]:
     return {"plugins": [plugin]}
 
 
+BOTH = '{"hookSpecificOutput": {"permissionDecision": "deny", "permissionDecision": "allow"}}'
+
+
+def asking(folder: Path, kind: str, run: str) -> dict[str, Any]:
+    from connectagent_shellhooks.settings import Hook
+
+    given = hook(folder, "")
+    given["plugins"][0]._hooks = [Hook("PreToolUse", "", run, kind, 5)]
+    return given
+
+
 HOOKS: dict[str, tuple[Any, str]] = {
     "it is missing": ("/no/such/hook", "exit code 127"),
     "its program is missing": (("no-such-program", "x"), "cannot be started"),
     "it is not executable": ("/etc/passwd", "exit code 126"),
+    "its program is not executable": (("/etc/passwd", "x"), "cannot be started"),
     "it times out": ("sleep 30", "still ran after 0.5 s"),
     "it crashes": ("exit 1", "exit code 1"),
     "it is killed": ("kill -9 $$", "exit code -9"),
     "it prints garbage": ("echo '{\"decision\": '", "its JSON cannot be read"),
+    "it prints a key twice": (f"echo '{BOTH}'", "its JSON has the key 'permissionDecision' twice"),
 }
 for _what, (_run, _told) in HOOKS.items():
     ROWS["shellhooks", _what] = (lambda folder, patch, run=_run: hook(folder, "", run=run)), _told
@@ -206,6 +274,17 @@ for _what, (_run, _told) in HOOKS.items():
 @row("shellhooks", "one of UserPromptSubmit is missing", "exit code 127")
 def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return hook(folder, "/no/such/hook", event="UserPromptSubmit")
+
+
+@row("shellhooks", "its address cannot be reached", "cannot be reached")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return asking(folder, "http", "http://127.0.0.1:9/hook")
+
+
+@row("shellhooks", "the model of its prompt fails", "down")
+def _(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    llm = ScriptedLLM(call("wipe"), ProviderError("down", kind="server", provider="x"), "Done.")
+    return {**asking(folder, "prompt", "May it run?"), "llm": llm}
 
 
 @row("shellhooks", "one of PermissionRequest is missing", "exit code 127")
@@ -276,3 +355,62 @@ def test_a_policy_that_is_gone_in_mid_session_goes_on_as_it_was_read(tmp_path: P
 
     Agent("guarded", [look, wipe], llm=llm, log=False, quiet=True, **policy(file)).input("Go")
     assert ran == ["look"]
+
+
+# -- the server of a guarded tool --------------------------------------------------------------------
+
+SERVER = """
+import os, pathlib, sys
+from mcp.server import MCPServer
+
+server = MCPServer("files")
+pathlib.Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+
+@server.tool()
+def wipe() -> str:
+    pathlib.Path(sys.argv[1], "wiped").touch()
+    return "wiped"
+
+server.run()
+"""
+
+
+@pytest.mark.parametrize("when", ["at first", "before the guard", "after the guard", "never"])
+def test_a_guarded_tool_whose_server_is_gone_does_not_run(
+    when: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mcp_types", reason="the library mcp, 2.3 or newer, is not installed")
+    from connectagent_mcp import Mcp
+    from connectagent_policy import Policy
+
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+
+    def end() -> None:
+        script.unlink()
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+    @before_tools(tryfirst=True)
+    def early() -> None:
+        if when == "before the guard":
+            end()
+
+    @before_each_tool(trylast=True)
+    def late() -> None:
+        if when == "after the guard":
+            end()
+
+    if when == "at first":
+        script.unlink()
+    servers = {"files": {"command": sys.executable, "args": [str(script), str(tmp_path)]}}
+    plugins = [Mcp(servers), Policy(text="rules: [{allow: files_wipe}]"), early, late]
+    llm = ScriptedLLM(call("files_wipe"), "Done.")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", PluginWarning)
+        with Agent("guarded", llm=llm, plugins=plugins, log=False) as agent:
+            agent.input("Go")
+    (entry,) = [entry for entry in agent.session["trace"] if entry["type"] == "tool_execution"]
+    assert (tmp_path / "wiped").exists() == (when == "never") == (entry["status"] == "success")
+    told = " ".join([capsys.readouterr().err, *(str(one.message) for one in warned)])
+    if when != "never":
+        assert entry["status"] in ("not_found", "error") and "the MCP server 'files'" in told, told

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from wire_server import WireServer, chat, message, response, tool_use
 
-from connectagent import Agent, File, ProviderError, llm_do
+from connectagent import Agent, File, Image, ProviderError, llm_do
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.openai import OpenAILLM
 from connectagent.models.responses import ResponsesLLM
@@ -154,3 +154,29 @@ def test_llm_do_takes_a_file() -> None:
         assert llm_do(["What is it?", File(PDF)], llm=llm_at(server, "openai-responses")) == "A report."
         assert llm_do(File(PDF), llm=llm_at(server, "openai-responses")) == "A report."
     assert server.requests[1]["input"][0]["content"][0]["type"] == "input_file"
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "openai-responses", "gemini"])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "data:;base64,",
+        "data:application/octet-stream;base64,",
+        "data:image/jpeg;base64,",
+        "data:image/jpg;base64,",
+        "data:image/*;base64,",
+        "DATA:IMAGE/PNG;BASE64,",
+        "data:image/png;charset=utf-8;base64,",
+        "data:image/png;name=a.png;x=y;base64,",
+    ],
+)
+def test_the_type_of_an_image_in_a_url_is_that_of_its_bytes(begin: str, provider: str) -> None:
+    data = base64.b64encode(PIXEL).decode()
+    given = [{"type": "image_url", "image_url": {"url": begin + data}}, Image(begin + data)]
+    right = f"data:image/png;base64,{data}"
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    parts: dict[str, Any] = {
+        "anthropic": {"type": "image", "source": source},
+        "openai-responses": {"type": "input_image", "image_url": right, "detail": "auto"},
+    }
+    assert sent(provider, *given) == [parts.get(provider, {"type": "image_url", "image_url": {"url": right}})] * 2

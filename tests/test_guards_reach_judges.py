@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connectagent_adk import EventsCompactionConfig, adk_compaction
 from connectagent_budget import Budget
+from connectagent_compact import Compact
 from connectagent_redact import Redact
+from connectagent_reflect import Reflect
+from connectagent_shellhooks import ShellHooks
+from connectagent_shellhooks.settings import Hook
 
 from connectagent import Agent, LLMResponse, TokenUsage, before_each_tool, llm_do
 from connectagent.records import read_record
@@ -31,7 +36,7 @@ WAYS = {"ask", "llm_do", "verdict", "complete", "input", "ainput"}
 
 
 def paid(text: str) -> LLMResponse:
-    return LLMResponse(text, None, TokenUsage(10, 0, cost=0.5))
+    return LLMResponse(text, None, TokenUsage(3000, 0, cost=0.5))  # so many that compact finds them too many
 
 
 def asks_in(source: str) -> set[str]:
@@ -84,9 +89,7 @@ def mail(to: str) -> str:
     return f"sent to {to}"
 
 
-@pytest.mark.parametrize(
-    "part", [asked_by_policy, asked_by_agent, asked_by_handler, asked_by_agent_of_a_handler]
-)
+@pytest.mark.parametrize("part", [asked_by_policy, asked_by_agent, asked_by_handler, asked_by_agent_of_a_handler])
 def test_its_model_call_is_redacted_counted_recorded_and_paid(
     part: Callable[[ScriptedLLM], dict[str, Any]], co_dir: Path
 ) -> None:
@@ -107,6 +110,91 @@ def test_its_model_call_is_redacted_counted_recorded_and_paid(
     lines = read_record(agent.record)["turns"][0]["lines"]
     assert sum(line["type"] == "llm_call" for line in lines) == 3
     assert [used.used.model_calls for used in budget._ledgers.values()] == [3]
+
+
+# -- plugins that ask --------------------------------------------------------------------------------
+
+
+def compacting(other: ScriptedLLM, folder: Path) -> Any:
+    return Compact(window=1000, share=0.5, to=0.2)
+
+
+def reflecting(other: ScriptedLLM, folder: Path) -> Any:
+    return Reflect()
+
+
+def reflecting_with_another_model(other: ScriptedLLM, folder: Path) -> Any:
+    return Reflect(model=other)
+
+
+def asking_as_a_hook(other: ScriptedLLM, folder: Path) -> Any:
+    hooks = ShellHooks(user=False, project=False, folder=str(folder))
+    hooks._hooks = [Hook("PreToolUse", "", "May it run?", "prompt", 10)]
+    return hooks
+
+
+def compacting_as_adk(other: ScriptedLLM, folder: Path) -> Any:
+    return adk_compaction(EventsCompactionConfig(compaction_interval=1, overlap_size=0))
+
+
+PLUGINS: dict[str, tuple[Callable[[ScriptedLLM, Path], Any], int]] = {
+    # by the file that asks: the plugin, and how often it asks in the two turns
+    "compact": (compacting, 1),
+    "reflect": (reflecting, 5),
+    "reflect with another model": (reflecting_with_another_model, 5),
+    "shellhooks": (asking_as_a_hook, 1),
+    "adk": (compacting_as_adk, 2),
+}
+OWN = 3  # model calls of the agent itself
+FILLER = f"{ADDRESS} knows. " + "nothing of interest " * 300
+
+
+def answer(messages: Any, tools: Any) -> Any:
+    """What a model says: to the agent, or to who asks it something else."""
+    last = str(messages[-1]["content"])
+    if "JSON Schema" in last or "Judge whether" in str(messages[0]["content"]):
+        return paid('{"ok": true}' if "Verdict" in last else '{"done": true}')
+    if tools and not any(one["role"] == "tool" for one in messages) and "Mail" in str(messages):
+        return LLMResponse(None, [call("mail", to=Redact().text(ADDRESS))], TokenUsage(10, 0, cost=0.5))
+    return paid("Done.")
+
+
+def two_turns(what: str, budget: Budget, folder: Path) -> tuple[Agent, list[Any]]:
+    """Take two turns with a plugin that asks; the agent, and all requests."""
+    llm, other = (ScriptedLLM(*[answer] * 20, model=name) for name in ("own", "other"))
+    plugins = [Redact(restore=["mail"]), budget, PLUGINS[what][0](other, folder)]
+    agent = Agent("helper", [mail], llm=llm, quiet=True, plugins=plugins)
+    agent.input(FILLER)
+    agent.input(f"Mail {ADDRESS}")
+    return agent, [*llm.requests, *other.requests]
+
+
+@pytest.mark.parametrize("what", PLUGINS)
+def test_what_a_plugin_asks_is_redacted_counted_recorded_and_paid(what: str, tmp_path: Path, co_dir: Path) -> None:
+    budget = Budget(model_calls=19, per="session")
+    agent, requests = two_turns(what, budget, tmp_path)
+    count = OWN + PLUGINS[what][1]
+    assert len(requests) == count and ADDRESS not in str(requests)
+    assert agent.total_cost == pytest.approx(0.5 * count)
+    assert agent.record is not None
+    lines = [line for turn in read_record(agent.record)["turns"] for line in turn["lines"]]
+    assert sum(line["type"] == "llm_call" for line in lines) == count
+    assert [used.used.model_calls for used in budget._ledgers.values()] == [count]
+
+
+@pytest.mark.parametrize("what", PLUGINS)
+def test_a_plugin_that_asks_stays_within_the_budget(what: str, tmp_path: Path, co_dir: Path) -> None:
+    for most in range(1, OWN + PLUGINS[what][1]):
+        _, requests = two_turns(what, Budget(model_calls=most, per="session"), tmp_path)
+        assert len(requests) <= most
+
+
+def test_each_plugin_that_asks_has_a_row() -> None:
+    asking = {file.split("/")[1].removeprefix("connectagent-") for file in ASKS if file.startswith("plugins/")}
+    assert asking == {what.split()[0] for what in PLUGINS}
+
+
+# -- judges ------------------------------------------------------------------------------------------
 
 
 def test_a_judge_ends_the_turn_where_the_budget_is_used_up(co_dir: Path) -> None:

@@ -119,7 +119,7 @@ class Posing:
 
 
 def test_an_object_is_not_shown_as_a_text() -> None:
-    shown = connectagent_approve._json({"to": [Posing()]})
+    shown = connectagent_approve.arguments_text({"to": [Posing()]})
     assert shown == '{"to": ["<test_guards_see_one_form.Posing: ann>"]}'
 
 

@@ -640,7 +640,8 @@ def test_a_long_record_is_shown_by_its_ends(folder: Path) -> None:
 def test_a_giant_value_takes_seconds(command: str, folder: Path) -> None:
     count = 400_000
     giant = ", ".join(f'"{number}": {number}' for number in range(count))
-    text = f'format: 1\nagent: a\nmodel: m\nturns:\n- turn: 1\n  input: "x"\n  trace:\n  - {{"v": {{{giant}}}}}\n'
+    head = 'format: 1\nagent: a\nmodel: m\nturns:\n- turn: 1\n  input: "x"\n  trace:\n'
+    text = f'{head}  - {{"type": "big", "v": {{{giant}}}}}\n'
     (folder / "giant.yaml").write_text(text)
     code = (
         "import resource, sys; from connectagent.cli import main; code = main(sys.argv[1:])\n"

@@ -226,7 +226,10 @@ def test_values_that_are_no_data_and_circles_are_told_without_secrets() -> None:
 
 
 def test_a_number_that_is_a_secret_is_masked() -> None:
-    assert Mask((("PIN_KEY", "492817365027"),)).value([492817365027, 5]) == ["[masked: PIN_KEY]", 5]
+    mask = Mask((("PIN_KEY", "492817365027"),))
+    assert mask.value([492817365027, 492817365027.0, 5]) == ["[masked: PIN_KEY]", "[masked: PIN_KEY]", 5]
+    others = [492817365027.5, 1764231108.25, float("inf"), -492817365027.0, 1e300]
+    assert mask.value(others) is others
 
 
 def test_secrets_given_in_code_do_not_pile_up() -> None:

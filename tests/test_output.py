@@ -42,8 +42,9 @@ from connectagent import (
 )
 from connectagent.loop.output import Form
 from connectagent.models.anthropic import AnthropicLLM
-from connectagent.models.json_schema import response_format, strict_schema
 from connectagent.models.openai import OpenAILLM
+from connectagent.models.output_forms import OutputForm, response_format
+from connectagent.models.strict_schemas import OPENAI
 from connectagent.testing import HookRecorder, ScriptedLLM, call, replayed
 
 ROOT = Path(__file__).parents[1]
@@ -437,8 +438,8 @@ def test_any_form_is_read_and_what_does_not_fit_is_sent_back(seed: int) -> None:
     assert agent.input("Go.", output=output) == wanted
     llm: Any = agent.llm
     assert len(llm.requests) == 3 and "does not fit" in llm.requests[1].messages[-1]["content"]
-    sent = response_format(Form(output).model)["json_schema"]
-    assert sent["strict"] == (strict_schema(Form(output).model.model_json_schema()) is not None)
+    form = OutputForm.of(Form(output).model).by("strict")
+    assert response_format(form, OPENAI)["json_schema"]["strict"] == (form.enforced(OPENAI) is not None)
 
 
 # -- replayed ------------------------------------------------------------------------------------

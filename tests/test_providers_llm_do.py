@@ -67,13 +67,14 @@ def test_anthropic_is_made_to_call_a_tool() -> None:
     assert body["tools"][0]["description"] == "A book."
 
 
-def test_anthropic_with_thinking_is_asked_in_words() -> None:
+def test_anthropic_with_thinking_is_made_to_answer_in_the_form() -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     block = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    with WireServer(message(block, f"Here:\n```json\n{GOOD}\n```")) as server:
+    with WireServer(message(block, GOOD)) as server:
         assert llm_do("Emma?", output=Book, llm=anthropic_at(server, thinking=thinking)) == EMMA
     assert "tool_choice" not in server.requests[0]
-    assert "JSON Schema" in server.requests[0]["system"][0]["text"]
+    asked = server.requests[0]["output_config"]["format"]
+    assert asked["type"] == "json_schema" and asked["schema"]["required"] == ["title", "pages"]
 
 
 def test_a_wrong_answer_is_sent_back_once_with_what_was_wrong() -> None:

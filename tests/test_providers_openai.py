@@ -11,6 +11,7 @@ from connectagent.data import LLMResponse
 from connectagent.errors import ProviderError
 from connectagent.models.openai import OpenAILLM
 from connectagent.models.openai_messages import to_wire
+from connectagent.models.origin import Origin
 from connectagent.session.messages import assistant_message
 
 ADD = {
@@ -41,6 +42,11 @@ def streamed(*chunks: Any, provider: str = "openai", **how: Any) -> tuple[LLMRes
         return llm_at(server, provider=provider).stream(HELLO, [ADD], on_text=pieces.append), pieces
 
 
+def at(provider: str) -> Origin:
+    """A model of a provider."""
+    return Origin(provider, "example.com", "a-model")
+
+
 def calls_of(response: LLMResponse) -> list[tuple[str, str, dict[str, Any]]]:
     return [(call.id, call.name, call.arguments) for call in response.tool_calls or []]
 
@@ -61,7 +67,7 @@ def delta(index: int | None, id: str | None = None, name: str | None = None, arg
 
 def test_pitfall_01_a_result_without_its_call_is_left_out() -> None:
     cut: list[Any] = [{"role": "tool", "tool_call_id": "gone", "content": "4"}, *HELLO]
-    assert to_wire(cut, "openai") == HELLO
+    assert to_wire(cut, at("openai")) == HELLO
 
 
 def test_pitfall_01_every_result_of_a_round_is_sent_behind_its_call() -> None:
@@ -70,7 +76,7 @@ def test_pitfall_01_every_result_of_a_round_is_sent_behind_its_call() -> None:
         {"role": "tool", "tool_call_id": "b", "content": "2"},
         {"role": "tool", "tool_call_id": "a", "content": "1"},
     ]
-    assert [message.get("tool_call_id") for message in to_wire(history, "openai")] == [None, "b", "a"]
+    assert [message.get("tool_call_id") for message in to_wire(history, at("openai"))] == [None, "b", "a"]
 
 
 def test_pitfall_02_arguments_go_back_as_a_string_and_empty_lists_not_at_all() -> None:
@@ -103,7 +109,7 @@ def test_pitfall_03_the_content_of_a_tool_message_is_a_string(content: Any, sent
         {"role": "assistant", "content": None, "tool_calls": [call("a")]},
         {"role": "tool", "tool_call_id": "a", "content": content},
     ]
-    assert to_wire(history, "openai")[1] == {"role": "tool", "tool_call_id": "a", "content": sent}
+    assert to_wire(history, at("openai"))[1] == {"role": "tool", "tool_call_id": "a", "content": sent}
 
 
 def test_pitfall_03_images_of_results_go_into_one_user_message_behind_the_round() -> None:
@@ -113,7 +119,7 @@ def test_pitfall_03_images_of_results_go_into_one_user_message_behind_the_round(
         {"role": "tool", "tool_call_id": "b", "content": [PIXEL]},
         {"role": "user", "content": "and?"},
     ]
-    wire = to_wire(history, "openai")
+    wire = to_wire(history, at("openai"))
     assert [message["role"] for message in wire] == ["assistant", "tool", "tool", "user", "user"]
     assert wire[1]["content"] == "here"
     assert "image" in wire[2]["content"]
@@ -122,14 +128,15 @@ def test_pitfall_03_images_of_results_go_into_one_user_message_behind_the_round(
 
 def test_pitfall_04_names_in_the_history_are_made_fit() -> None:
     history: list[Any] = [{"role": "assistant", "content": None, "tool_calls": [call("a", "mcp.tool " + "x" * 80)]}]
-    name = to_wire(history, "openai")[0]["tool_calls"][0]["function"]["name"]
+    name = to_wire(history, at("openai"))[0]["tool_calls"][0]["function"]["name"]
     assert name == ("mcp_tool_" + "x" * 80)[:64]
 
 
 def test_pitfall_05_a_strict_schema_closes_every_object_and_requires_all() -> None:
     from pydantic import BaseModel
 
-    from connectagent.models.json_schema import response_format
+    from connectagent.models.output_forms import OutputForm, response_format
+    from connectagent.models.strict_schemas import OPENAI
 
     class Author(BaseModel):
         name: str
@@ -142,12 +149,12 @@ def test_pitfall_05_a_strict_schema_closes_every_object_and_requires_all() -> No
     class Free(BaseModel):
         counts: dict[str, int]
 
-    form = response_format(Book)["json_schema"]
+    form = response_format(OutputForm.of(Book).by("strict"), OPENAI)["json_schema"]
     assert form["strict"] is True
     for schema in (form["schema"], form["schema"]["$defs"]["Author"]):
         assert schema["additionalProperties"] is False
         assert schema["required"] == list(schema["properties"])
-    assert response_format(Free)["json_schema"]["strict"] is False
+    assert response_format(OutputForm.of(Free).by("strict"), OPENAI)["json_schema"]["strict"] is False
 
 
 def test_pitfall_06_mistral_gets_its_own_ids_unchanged_and_others_as_nine_alphanumerics() -> None:
@@ -157,12 +164,12 @@ def test_pitfall_06_mistral_gets_its_own_ids_unchanged_and_others_as_nine_alphan
         {"role": "tool", "tool_call_id": "call_of_openai_1", "content": "2"},
         {"role": "user", "content": "go on"},
     ]
-    wire = to_wire(history, "mistral")
+    wire = to_wire(history, at("mistral"))
     ids = [item["id"] for item in wire[0]["tool_calls"]]
     assert ids[0] == "wyFNfgjhN"
     assert len(ids[1]) == 9 and ids[1].isalnum()
     assert [message["tool_call_id"] for message in wire[1:3]] == ids
-    assert wire == to_wire(history, "mistral")
+    assert wire == to_wire(history, at("mistral"))
     assert [message["role"] for message in wire] == ["assistant", "tool", "tool", "assistant", "user"]
 
 
@@ -171,11 +178,22 @@ def test_pitfall_06_ids_that_a_provider_gave_are_never_rewritten() -> None:
     for _ in range(2):  # Kimi counts from 0 in every round
         history.append({"role": "assistant", "content": None, "tool_calls": [call("0"), call("functions.add:1")]})
         history += [{"role": "tool", "tool_call_id": id, "content": "1"} for id in ("0", "functions.add:1")]
-    wire = to_wire(history, "openrouter")
+    wire = to_wire(history, at("openrouter"))
     assert [item["id"] for message in wire for item in message.get("tool_calls", [])] == ["0", "functions.add:1"] * 2
 
 
-@pytest.mark.parametrize(("model", "key"), [("gpt-5-mini", "max_completion_tokens"), ("gpt-4o", "max_tokens")])
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ("gpt-5-mini", "max_completion_tokens"),
+        ("o3", "max_completion_tokens"),
+        ("codex-mini-latest", "max_completion_tokens"),
+        ("ft:gpt-5-mini-2025-08-07:org::abc", "max_completion_tokens"),
+        ("ft:o4-mini-2025-04-16:org::abc", "max_completion_tokens"),
+        ("gpt-4o", "max_tokens"),
+        ("ft:gpt-4o-mini-2024-07-18:org::abc", "max_tokens"),
+    ],
+)
 def test_pitfall_07_only_what_the_user_set_is_sent(model: str, key: str) -> None:
     with WireServer(chat("ok")) as server:
         llm_at(server, model).complete(HELLO)
@@ -187,7 +205,7 @@ def test_pitfall_07_only_what_the_user_set_is_sent(model: str, key: str) -> None
 @pytest.mark.parametrize("broken", ['{"a": ', "[1]", '"a"', "{'a': 1}", '{"a": NaN}'])
 def test_pitfall_08_broken_arguments_go_back_as_an_empty_object(broken: str) -> None:
     history: list[Any] = [{"role": "assistant", "content": None, "tool_calls": [call("a", arguments=broken)]}]
-    assert to_wire(history, "ollama")[0]["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert to_wire(history, at("ollama"))[0]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 def test_messages_that_need_no_change_are_passed_on_as_they_are() -> None:
@@ -196,7 +214,7 @@ def test_messages_that_need_no_change_are_passed_on_as_they_are() -> None:
         *HELLO,
         {"role": "assistant", "content": "hi"},
     ]
-    assert all(sent is message for sent, message in zip(to_wire(history, "openai"), history, strict=True))
+    assert all(sent is message for sent, message in zip(to_wire(history, at("openai")), history, strict=True))
 
 
 def test_odd_messages_become_valid_ones() -> None:
@@ -209,7 +227,7 @@ def test_odd_messages_become_valid_ones() -> None:
         {"role": "assistant", "content": [{"type": "text", "text": "said"}], "stray": 1},
         {"role": "assistant", "tool_calls": ["?", {"function": None}]},
     ]
-    wire = to_wire(history, "openai")
+    wire = to_wire(history, at("openai"))
     assert wire[0] == {"role": "user", "content": ""}
     assert wire[1]["content"] == [{"type": "text", "text": "a"}, PIXEL]
     assert wire[2]["content"] == [{"type": "text", "text": '{"some":"dict"}'}]
@@ -464,9 +482,8 @@ def test_pitfall_21_comments_and_unknown_keys_are_noise() -> None:
 
 
 def test_pitfall_36_a_streamed_text_that_was_cut_is_no_exception() -> None:
-    for reason in ("length", "content_filter"):
-        response, pieces = streamed({"content": "Once upon"}, finish(reason))
-        assert (response.content, response.finish_reason, pieces) == ("Once upon", reason, ["Once upon"])
+    response, pieces = streamed({"content": "Once upon"}, finish("length"))
+    assert (response.content, response.finish_reason, pieces) == ("Once upon", "length", ["Once upon"])
 
 
 def test_streamed_reasoning_is_put_together() -> None:
@@ -479,8 +496,11 @@ def test_streamed_reasoning_is_put_together() -> None:
         provider="openrouter",
     )
     assert pieces == ["hi"]
+    assert response.provider_data is not None
+    assert response.provider_data.pop("address").startswith("127.0.0.1:")
     assert response.provider_data == {
         "provider": "openrouter",
+        "model": "gpt-4o",
         "message": {
             "reasoning_content": "I think",
             "reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "I think", "signature": "s"}],
@@ -519,4 +539,4 @@ def test_native_tools_join_the_agents() -> None:
 def test_arguments_are_sent_byte_for_byte() -> None:
     raw = '{"a":   1, "b": "ä"}'
     history: list[Any] = [{"role": "assistant", "content": None, "tool_calls": [call("a", arguments=raw)]}]
-    assert to_wire(history, "openai")[0]["tool_calls"][0]["function"]["arguments"] == raw
+    assert to_wire(history, at("openai"))[0]["tool_calls"][0]["function"]["arguments"] == raw

@@ -14,6 +14,7 @@ from connectagent.errors import ProviderError
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.create import create_llm
 from connectagent.models.openai import OpenAILLM
+from connectagent.models.origin import Origin
 from connectagent.models.responses import ResponsesLLM
 from connectagent.models.responses_messages import to_wire
 from connectagent.session.messages import assistant_message
@@ -45,9 +46,23 @@ def error_of(answer: Answer, mode: str = "plain") -> ProviderError:
     return caught.value
 
 
+GPT = Origin("openai-responses", "api.openai.com", "gpt-5")
+
+
+def moved(messages: list[Any], address: str = GPT.address) -> list[Any]:
+    """The messages, as if the answers of this API's models had come from that address."""
+    found = []
+    for one in messages:
+        kept = one.get("provider_data")
+        mine = kept and kept["provider"] == GPT.provider
+        found.append({**one, "provider_data": {**kept, "address": address}} if mine else one)
+    return found
+
+
 def sent_by(messages: list[Any], tools: Any = None, model: str = "gpt-5", output: Any = None, **options: Any) -> Any:
     with WireServer(response("ok")) as server:
-        llm_at(server, model, **options).complete(messages, tools, output=output)
+        llm = llm_at(server, model, **options)
+        llm.complete(moved(messages, llm.origin.address), tools, output=output)
         assert server.paths == ["/v1/responses"]
         return server.requests[0]
 
@@ -69,7 +84,9 @@ def test_nothing_is_stored_and_reasoning_is_asked_for_in_full() -> None:
     assert not {"tools", "stream", "text"} & body.keys()
 
 
-@pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1-mini", "gpt-5-chat-latest", "gpt-5.2-chat-latest"])
+@pytest.mark.parametrize(
+    "model", ["gpt-4o", "gpt-4.1-mini", "gpt-5-chat-latest", "gpt-5.2-chat-latest", "ft:gpt-4o:o::x"]
+)
 def test_a_model_without_reasoning_is_not_asked_for_it(model: str) -> None:
     assert "include" not in sent_by(HELLO, model=model)
 
@@ -126,7 +143,7 @@ def test_messages_become_items() -> None:
     ]  # fmt: skip
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"}
     left_out = {"type": "input_text", "text": "[a part of type 'input_audio' is left out]"}
-    assert to_wire(messages, "openai-responses", False) == [
+    assert to_wire(messages, GPT, False) == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": [{"type": "input_text", "text": "Look."}, image, left_out]},
         {"role": "assistant", "content": "Let me see."},
@@ -149,7 +166,7 @@ def test_pitfall_38_reasoning_goes_back_as_it_came_before_its_call(mode: str) ->
 def test_pitfall_38_a_changed_answer_goes_back_without_its_reasoning() -> None:
     answer = assistant_message(answer_to(response(reasoning(), ("c1", "add", "{}"), "Wait.")))
     answer["content"] = "Changed."
-    sent = to_wire([*HELLO, answer, {"role": "tool", "tool_call_id": "c1", "content": "2"}], "openai-responses", False)
+    sent = to_wire(moved([*HELLO, answer, {"role": "tool", "tool_call_id": "c1", "content": "2"}]), GPT, False)
     assert [item.get("type", item.get("role")) for item in sent[1:]] == [
         "assistant", "function_call", "function_call_output"
     ]  # fmt: skip
@@ -158,14 +175,14 @@ def test_pitfall_38_a_changed_answer_goes_back_without_its_reasoning() -> None:
 def test_pitfall_38_reasoning_that_nobody_can_read_stays_away() -> None:
     answer = answer_to(response(reasoning(encrypted=None), "Yes."))
     history = [*HELLO, assistant_message(answer)]
-    assert [item.get("type") for item in to_wire(history, "openai-responses", False)[1:]] == ["message"]
-    assert [item.get("type") for item in to_wire(history, "openai-responses", True)[1:]] == ["reasoning", "message"]
+    assert [item.get("type") for item in to_wire(moved(history), GPT, False)[1:]] == ["message"]
+    assert [item.get("type") for item in to_wire(moved(history), GPT, True)[1:]] == ["reasoning", "message"]
 
 
 def test_pitfall_38_reasoning_with_nothing_behind_it_stays_away() -> None:
     answer = answer_to(response("Yes.", reasoning("rs_2")))
     history = [*HELLO, assistant_message(answer)]
-    assert [item.get("type") for item in to_wire(history, "openai-responses", False)[1:]] == ["message"]
+    assert [item.get("type") for item in to_wire(moved(history), GPT, False)[1:]] == ["message"]
 
 
 def test_a_conversation_goes_over_to_other_wires_and_back() -> None:
@@ -230,7 +247,7 @@ def test_a_cut_answer_tells_why(mode: str) -> None:
     [
         (response_body(reasoning(), status="incomplete", why="max_output_tokens"), "length"),
         (response_body(status="incomplete", why="content_filter"), "content_filter"),
-        (response_body(reasoning()), "bad_response"),
+        (response_body(reasoning()), "empty"),
         (response_body(status="failed", error={"code": "rate_limit_exceeded", "message": "Slow down."}), "rate_limit"),
         (response_body(status="failed", error={"code": "server_error", "message": "Sorry."}), "server"),
     ],

@@ -65,6 +65,7 @@ DOT = bytes.fromhex(
 )
 BUSY = ProviderError("busy", kind="rate_limit", provider="x", status=429, retry_after_s=0.01)
 BUSY.retries = [{"status": 429}]
+BUSY.finish_reason = "error"
 
 
 def tables() -> dict[str, set[str]]:
@@ -434,6 +435,18 @@ def an_agent_inside_that_waits() -> None:
         pair.resume(pair.record, approve=paused.value.waiting[0].id)
 
 
+def agents_that_write_one_dict_at_once() -> None:
+    def writes(agent: Any) -> str:
+        agent.state["scores"]["last"] = agent.name
+        agent.state["last"] = agent.name
+        agent.state.setdefault("all", []).append(agent.name)
+        agent.state.pop("none", None)
+        return "written"
+
+    pair = [Agent(name, run=writes, quiet=True) for name in ("one", "two")]
+    Parallel("writers", pair, state={"scores": {"last": ""}, "none": 0}, quiet=True).input("Go")
+
+
 def calls_at_once() -> None:
     def note(agent: Any) -> str:
         """Note."""
@@ -540,6 +553,7 @@ SESSIONS: list[Callable[[], None]] = [
     content_that_a_provider_refuses,
     agents_inside,
     an_agent_inside_that_waits,
+    agents_that_write_one_dict_at_once,
     an_error_that_is_raised_again,
     a_handler_that_fails_while_it_handles_an_error,
     a_turn_that_is_taken_back,

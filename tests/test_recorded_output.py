@@ -236,3 +236,21 @@ def test_paused_and_decided_elsewhere_it_is_whole_too() -> None:
     assert assert_told(agent.record) == 2
     assert [bool(request.output) for request in requests_of(agent.record)] == [True, True]
     assert replay(agent.record, plain(plugins=[pauses])).same
+
+
+class Tree(BaseModel):
+    """A tree, whose schema is a reference to itself."""
+
+    name: str
+    inner: list[Tree] = []
+
+
+def test_the_words_for_a_recursive_form_are_recorded_as_they_were_sent() -> None:
+    refused = {"error": {"message": "No.", "type": "x"}}
+    with WireServer(Answer(refused, status=400), chat('{"name": "a"}')) as server:
+        agent = agent_of(OpenAILLM("m", api_key="k", base_url=server.openai_url))
+        agent.input("Where?", output=Tree)
+        agent.input("Where?", output=Tree)
+    assert agent.record is not None and len(server.requests) == 3
+    sent = [request.data()["messages"] for request in requests_of(agent.record)]
+    assert sent == [server.requests[1]["messages"], server.requests[2]["messages"]]

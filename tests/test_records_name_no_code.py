@@ -5,50 +5,36 @@ A sample of the fields by default; `CONNECTAGENT_MATRIX=all` takes every field w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
+import named_models
 import pytest
 from record_agents import worker
+from record_commands import SCRIPT, arguments, commands
 
+from connectagent import Agent, LLMResponse, Paused, ToolCall, after_user_input
 from connectagent.cli import main
 from connectagent.cli.group import cli
+from connectagent.errors import ConfigError
 from connectagent.hooks import entry_points
+from connectagent.testing import bisect
+from connectagent.testing.replay.playing import agent_of
+from connectagent.testing.replay.recording import Recording
 
 SPELLINGS = ("{folder}/evil.py", "./evil.py", "evil.py", "evil:plugin", "evil_module", "evil", "evil/model")
 EVIL = "from pathlib import Path\nPath({ran!r}).touch()\n"
-# What a command needs besides the record. A new command without a row is tried with the record alone.
-MORE = {
-    "bisect": ["--bad", "says /./"],
-    "compare": ["--bad", "says /./"],
-    "bill": ["-p", "no:x"],
-    "report": ["--bad", "says /./"],
-    "blame": ["0"],
-}
-ENDLESS = ("view",)  # it serves until it is stopped; the pages are tried by the hostile records
-RECORD = re.compile(r"records?|first|second|one|other|before|after")
-
-
-def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The command lines that are given a record, from the tree of commands; RECORD stands for it."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-        elif name not in ENDLESS:
-            given: list[str] = []
-            for parameter in command.params:
-                if parameter.name is not None and RECORD.fullmatch(parameter.name):
-                    given += ["RECORD"] if isinstance(parameter, click.Argument) else [parameter.opts[0], "RECORD"]
-            if given:
-                yield (*path, name, *given, *MORE.get(name, []))
+WHOLE = os.environ.get("CONNECTAGENT_MATRIX") == "all"
+OWN = """
+from record_agents import worker
+agent = worker(rounds=1, calls=1)
+"""
 
 
 def fields(lines: list[str]) -> list[tuple[str, str]]:
@@ -100,7 +86,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_there_are_commands_that_take_a_record() -> None:
     names = {command[0] for command in commands(cli)}
-    assert {"log", "replay", "report", "resume", "bisect", "compare", "bill", "blame", "chat"} <= names
+    assert {"log", "replay", "report", "resume", "bisect", "compare", "bill", "blame"} <= names
+    assert {command[0] for command in commands(cli) if SCRIPT in command} > {"replay", "resume", "bisect"}
 
 
 def test_nothing_that_only_a_record_names_runs(ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,16 +97,16 @@ def test_nothing_that_only_a_record_names_runs(ran: Path, capsys: pytest.Capture
     # The mark is a stranger's, and the file lies outside of the project's records.
     lines = re.sub(r"^mark: .*$", 'mark: "0"', text, flags=re.MULTILINE).splitlines()
     lines.insert(1, 'script: "shop.py"')
-    whole = os.environ.get("CONNECTAGENT_MATRIX") == "all"
+    Path(SCRIPT).write_text(OWN)
     places = fields(lines)
     assert ("head", "plugins") in places and ("llm_call", "model") in places
     for number, field in enumerate(places):
-        names = SPELLINGS if whole or field == ("head", "plugins") else [SPELLINGS[number % len(SPELLINGS)]]
+        names = SPELLINGS if WHOLE or field == ("head", "plugins") else [SPELLINGS[number % len(SPELLINGS)]]
         for name in names:
             Path("odd.yaml").write_text(evil(lines, field, name.format(folder=Path.cwd())))
-            few = [("report", "RECORD"), ("replay", "RECORD")]
-            for command in commands(cli) if whole or field[0] == "head" else few:
-                main(["odd.yaml" if word == "RECORD" else word for word in command])
+            few = [("report", "RECORD"), ("replay", "RECORD"), ("resume", "RECORD", "--script", SCRIPT)]
+            for command in commands(cli) if WHOLE or field[0] == "head" else few:
+                main(arguments(command, "odd.yaml"))
                 assert not ran.exists(), f"{field} {name!r}: {command}"
                 assert not {"evil_module", "evil_plugin"} & sys.modules.keys()
     capsys.readouterr()
@@ -137,3 +124,122 @@ def test_a_report_names_no_plugin_that_is_loaded(ran: Path, capsys: pytest.Captu
         assert not ran.exists(), name
     told = capsys.readouterr().err
     assert "only the report names it" in told
+
+
+# -- models ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("named"))
+    try:
+        return named_models.records()
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the models that are made, those of no provider too; each of them answers."""
+    monkeypatch.chdir(tmp_path)
+    names: list[str] = []
+
+    def connected(name: str, *more: Any) -> named_models.Model:
+        names.append(name)
+        return named_models.Model(name)
+
+    monkeypatch.setattr("connectagent.agents.handler_api.connected", connected)
+    return names
+
+
+def resumed(lines: list[str], shape: str) -> None:
+    """Resume a record, whatever comes of it."""
+    Path("odd.yaml").write_text("\n".join(lines) + "\n")
+    with contextlib.suppress(Paused, ConfigError, OSError):
+        named_models.agent(shape=shape).resume("odd.yaml")
+
+
+@pytest.mark.parametrize("mark", ["", 'mark: "0"'], ids=["no mark", "another's mark"])
+@pytest.mark.parametrize("shape", named_models.SHAPES)
+def test_no_model_that_only_a_record_names_is_made(
+    shape: str, mark: str, named: dict[str, list[str]], made: list[str], ran: Path
+) -> None:
+    """Each place in which a line may name a model; what is made is what the program's own handlers name."""
+    lines = [mark if line.startswith("mark: ") else line for line in named[shape]]
+    tried = list(named_models.naming([line for line in lines if line], "openai/evil"))
+    assert len(tried) > 100
+    rng, wrong = random.Random(shape + mark), []
+    for what, changed in tried if WHOLE else rng.sample(tried, 60):
+        made.clear()
+        resumed(changed, shape)
+        if "openai/evil" in made:
+            wrong.append(what)
+    assert wrong == []
+
+
+def test_ones_own_record_names_its_model(named: dict[str, list[str]], made: list[str], ran: Path) -> None:
+    """With the mark a turn goes on with the model that its handlers had chosen."""
+    there = "\n".join(named["retried"])
+    changed = there.replace('"model": "own/last"', '"model": "own/third"')
+    assert changed != there
+    resumed(changed.splitlines(), "retried")
+    assert made == ["own/third"]
+
+
+def test_a_program_chooses_the_model_of_a_strangers_record_anew(named: dict[str, list[str]], made: list[str]) -> None:
+    """What the record says of the call without an answer is not taken, so the handlers are asked again."""
+    lines = [line for line in named["first"] if not line.startswith("mark: ")]
+    changed = "\n".join(lines).replace('"model": "own/other"', '"model": "openai/evil"')
+    assert changed.count("openai/evil") == 2  # the change that the handler made, and the request that it left
+    resumed(changed.splitlines(), "first")
+    assert made == ["own/other"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_two_or_three_lines_together_name_a_model(
+    seed: int, named: dict[str, list[str]], made: list[str], ran: Path
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(400 if WHOLE else 15):
+        shape = rng.choice(list(named))
+        changed, done = [line for line in named[shape] if not line.startswith("mark: ")], []
+        for _ in range(rng.randint(2, 4)):
+            what, changed = rng.choice(list(named_models.naming(changed, "openai/evil")))
+            done.append(what)
+        made.clear()
+        resumed(changed, shape)
+        assert "openai/evil" not in made, (shape, done)
+
+
+def test_bisect_asks_no_model_that_only_a_record_names(made: list[str], ran: Path) -> None:
+    class Asks:
+        model = "openai/evil"
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            if len(messages) > 2:
+                return LLMResponse("Done.")
+            return LLMResponse(None, [ToolCall("c1", "work", {"n": 1, "x": 1.0})])
+
+    @after_user_input
+    def adds(agent: Agent) -> None:
+        agent.session["messages"].append({"role": "user", "content": "And so on."})
+
+    agent = worker(plugins=[adds])
+    agent.llm = Asks()
+    agent.input("Go.")
+    record = Path(str(agent.record))
+    mine = record.read_text()
+
+    def make() -> Agent:
+        return agent_of(Recording(record), plugins=[adds])
+
+    record.write_text(re.sub(r"^mark: .*\n", "", mine, flags=re.MULTILINE))
+    finding = bisect(record, make, "calls work")
+    assert made == [] and "name a model; only the record names 'openai/evil'" in str(finding)
+    bisect(record, make, "calls work", model="own/mine")
+    assert set(made) == {"own/mine"}
+    made.clear()
+    record.write_text(mine)
+    finding = bisect(record, make, "calls work")
+    assert set(made) == {"openai/evil"}, str(finding)

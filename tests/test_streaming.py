@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from scripted_agents import CALL, agent_with, contents, entries, is_by, session_of
+from wire_server import WireServer, chat_stream, finish
 
 from connectagent import (
     Agent,
@@ -24,14 +25,17 @@ from connectagent import (
     HookResultError,
     Parallel,
     ProviderError,
+    Retry,
     after_tools,
     after_user_input,
     before_each_tool,
     before_llm,
     on_complete,
+    on_error,
     on_text,
     on_trace,
 )
+from connectagent.models.openai import OpenAILLM
 from connectagent.records.read import read_record
 from connectagent.testing import HookRecorder, ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
@@ -425,3 +429,26 @@ def test_leaving_the_loop_ends_the_agents_inside_too() -> None:
     assert max(asked) <= 2 and asked[1] == 0, asked  # not seven: each ends before its next call
     assert team.session["outcome"] == "ended" and team.turn is None
     assert team.input("Go on") and left.session["outcome"] == "answered"
+
+
+def test_who_shows_the_text_is_told_that_another_attempt_begins_it_anew() -> None:
+    told: list[tuple[str, int]] = []
+
+    @on_text
+    def show(text: str, attempt: int) -> None:
+        told.append((text, attempt))
+
+    @on_error
+    def again(error: Exception) -> Retry:
+        return Retry()
+
+    cut = chat_stream({"content": "The cap"}, done=False)
+    whole = chat_stream({"content": "The "}, {"content": "sea."}, finish())
+    with WireServer(cut, whole) as server:
+        llm = OpenAILLM("gpt-4o", api_key="k", base_url=server.openai_url)
+        agent = Agent("a", llm=llm, on_events=[show, again], log=False, quiet=True)
+        shown = [dict(event) for event in agent.stream("go")]
+    assert told == [("The cap", 1), ("The ", 2), ("sea.", 2)]
+    pieces = [(event["text"], event.get("attempt")) for event in shown if event["type"] == "text"]
+    assert pieces == [("The cap", None), ("The ", 2), ("sea.", 2)]
+    assert shown[-1]["result"] == "The sea."

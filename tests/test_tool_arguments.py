@@ -144,3 +144,30 @@ def test_a_tool_without_parameters_takes_nothing() -> None:
 
     assert bind(now) == {}
     assert "It takes: no arguments." in refused(now, {"x": 1})
+
+
+@pytest.mark.parametrize("key", ["i", "s", "l", "d", "u", "p", "more"])
+def test_null_for_an_optional_parameter_that_takes_none_leaves_it_out(key: str) -> None:
+    def take(
+        q: str, i: int = 1, s: str = "x", l: list[int] = [1], d: dict[str, int] = {}, u: int | list[str] = 2,  # noqa: B006, E741
+        p: Point = Point(1), n: int | None = 3, z: Any = 4, **more: int,  # noqa: B008
+    ) -> None: ...  # fmt: skip
+
+    made = Tool.from_function(take)
+    assert made.canonical({"q": "a", key: None, "n": None, "z": None}) == {"q": "a", "n": None, "z": None}
+    assert made.bind({"q": "a", key: None, "n": None, "z": None}) == {"q": "a", "n": None, "z": None}
+    assert key == "l" or made.canonical({"q": "a", key: None, "l": "[7]"}) == {"q": "a", "l": [7]}
+    assert "- q: Input should be a valid string (you sent null)" in refused(take, {"q": None, key: None})
+
+
+def test_null_for_an_optional_property_of_a_given_schema_leaves_it_out() -> None:
+    kinds: dict[str, Any] = {
+        "q": {"type": "string"}, "i": {"type": "integer"}, "e": {"enum": ["x"]}, "b": {"type": ["boolean", "string"]},
+        "n": {"type": ["integer", "null"]}, "a": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "free": {},
+    }  # fmt: skip
+    made = Tool("given", "", {"properties": kinds, "required": ["q"]}, dict)
+    sent = {"q": "a", **dict.fromkeys(["i", "e", "b", "n", "a", "free", "other"])}
+    assert made.canonical(sent) == made.bind(sent) == {"q": "a", **dict.fromkeys(["n", "a", "free", "other"])}
+    whole = {"q": "a", "i": 1}
+    assert made.canonical(whole) is whole
+    assert "- q: must be string (you sent null)" in refused(made, {"q": None})

@@ -20,8 +20,10 @@ from typing import Any
 import pydantic
 import pytest
 
+from connectagent import Agent, LLMResponse, ToolCall
 from connectagent.data import AgentBase
 from connectagent.errors import ToolDefinitionError
+from connectagent.testing import ScriptedLLM
 from connectagent.tools import Tool, ToolRegistry, collect_tools, tool
 
 
@@ -270,12 +272,34 @@ def test_sys_exit_in_a_tool_is_an_error_of_the_tool() -> None:
     async def cancelled() -> None:
         raise asyncio.CancelledError
 
+    def cancelled_inside() -> None:
+        asyncio.run(cancelled())
+
+    def cancelled_at_once() -> None:
+        raise asyncio.CancelledError
+
     with pytest.raises(RuntimeError, match=r"sys.exit\(1\)"):
         Tool.from_function(leave).run({})
     with pytest.raises(RuntimeError, match=r"sys.exit\('bye'\)"):
         Tool.from_function(leave_later).run({})
-    with pytest.raises(RuntimeError, match="cancelled"):
-        Tool.from_function(cancelled).run({})
+    for function in (cancelled, cancelled_inside, cancelled_at_once):
+        with pytest.raises(RuntimeError, match="cancelled"):
+            Tool.from_function(function).run({})
+
+
+@pytest.mark.parametrize("parallel", [None, 4])
+def test_a_tool_that_was_cancelled_inside_is_an_error_of_its_call(parallel: int | None) -> None:
+    def load() -> None:
+        raise asyncio.CancelledError("of a task of its own")
+
+    calls = [ToolCall("c1", "load"), ToolCall("c2", "load")]
+    llm = ScriptedLLM(LLMResponse(None, calls), "Done.")
+    more = {} if parallel is None else {"parallel_tools": parallel}
+    agent = Agent("a", [load], llm=llm, log=False, quiet=True, **more)
+    assert agent.input("go") == "Done."
+    entries = [entry for entry in agent.session["trace"] if entry["type"] == "tool_execution"]
+    assert [entry["status"] for entry in entries] == ["error", "error"]
+    assert "the tool was cancelled" in entries[0]["result"]
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -308,7 +308,7 @@ def test_nobody_is_asked_in_turns_of_who_sees_no_terminal(
     assert ran == [] and typed.tell() == 0 and not in_doubt
     assert can_ask()
     take()
-    assert ran[0] == "delete a" and typed.tell() > 0
+    assert "delete a" in ran and typed.tell() > 0  # of two threads either may be first
 
 
 # -- at a terminal -------------------------------------------------------------------------------

@@ -14,11 +14,15 @@ import pytest
 from connectagent import Agent, HookResultError, after_tools, around_llm, before_llm, on_trace
 from connectagent.models.anthropic_messages import to_wire as to_anthropic
 from connectagent.models.openai_messages import to_wire as to_openai
+from connectagent.models.origin import Origin
 from connectagent.models.responses_messages import to_wire as to_responses
 from connectagent.models.responses_messages import tools_to_wire as tools_to_responses
 from connectagent.models.sdk import encoded
 from connectagent.session.messages import is_valid, mended
 from connectagent.testing import ScriptedLLM, conversation_problems
+from connectagent.testing.rules import ASKED
+
+AT = {provider: Origin(*asked) for provider, asked in ASKED.items()}
 
 
 def look(n: int = 0) -> str:
@@ -144,20 +148,20 @@ def image(url: Any) -> dict[str, Any]:
     ["data:image/bmp;base64,Qk0=", "file:///etc/passwd", "", "https://", "javascript:x", "data:image/png;base64,???"],
 )
 def test_an_image_that_no_provider_takes_is_told_in_words(url: str) -> None:
-    for sent in (to_openai([image(url)], "openai"), to_anthropic([image(url)], "anthropic")[1]):  # type: ignore[list-item]
+    for sent in (to_openai([image(url)], AT["openai"]), to_anthropic([image(url)], AT["anthropic"])[1]):  # type: ignore[list-item]
         (part,) = sent[0]["content"]
         assert part["type"] == "text"
         assert part["text"].startswith("[an image ") and part["text"].endswith(" is left out]")
     for one in (image(url), {"role": "user", "content": [{"type": "input_image", "image_url": url}]}):
-        (part,) = to_responses([one], "openai-responses", False)[0]["content"]  # type: ignore[list-item]
+        (part,) = to_responses([one], AT["openai-responses"], False)[0]["content"]  # type: ignore[list-item]
         assert part["type"] == "input_text" and part["text"].endswith(" is left out]")
 
 
 def test_images_that_they_take_are_sent() -> None:
     for url in (PNG, "https://example.com/a.png"):
-        assert to_openai([image(url)], "openai")[0]["content"][0]["image_url"]["url"] == url  # type: ignore[list-item]
-        assert to_anthropic([image(url)], "anthropic")[1][0]["content"][0]["type"] == "image"  # type: ignore[list-item]
-        sent = to_responses([image(url)], "openai-responses", False)[0]["content"]  # type: ignore[list-item]
+        assert to_openai([image(url)], AT["openai"])[0]["content"][0]["image_url"]["url"] == url  # type: ignore[list-item]
+        assert to_anthropic([image(url)], AT["anthropic"])[1][0]["content"][0]["type"] == "image"  # type: ignore[list-item]
+        sent = to_responses([image(url)], AT["openai-responses"], False)[0]["content"]  # type: ignore[list-item]
         assert sent == [{"type": "input_image", "image_url": url, "detail": "auto"}]
 
 
@@ -168,31 +172,36 @@ def marked(text: str, mark: Any) -> dict[str, Any]:
 def test_of_five_cache_marks_the_last_four_are_sent_and_none_that_is_unknown() -> None:
     messages: Any = [marked(str(n), {"type": "ephemeral"}) for n in range(5)]
     before = json.dumps(messages)
-    blocks = to_anthropic(messages, "anthropic")[1][0]["content"]
+    blocks = to_anthropic(messages, AT["anthropic"])[1][0]["content"]
     assert [block["text"] for block in blocks if "cache_control" in block] == ["1", "2", "3", "4"]
     assert json.dumps(messages) == before
     for mark in (5, "ephemeral", {}, {"type": "ephemeral", "ttl": "1y"}, None):
-        (block,) = to_anthropic([marked("x", mark)], "anthropic")[1][0]["content"]  # type: ignore[list-item]
+        (block,) = to_anthropic([marked("x", mark)], AT["anthropic"])[1][0]["content"]  # type: ignore[list-item]
         assert "cache_control" not in block
 
 
+def given(provider: str, **parts: Any) -> dict[str, Any]:
+    """What the model that is asked gave itself."""
+    return AT[provider].kept(**parts)
+
+
 def answered(*items: Any) -> dict[str, Any]:
-    return {"provider": "openai-responses", "items": list(items)}
+    return given("openai-responses", items=list(items))
 
 
 SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
 ODD: list[Any] = [
-    {"provider": "anthropic", "content": [{"type": "text"}]},
-    {"provider": "anthropic", "content": [{"type": "text", "text": 5}]},
-    {"provider": "anthropic", "content": {"type": "text", "text": "hi"}},
-    {"provider": "anthropic", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "hi"}]},
-    {"provider": "anthropic", "content": [5, {"type": "text", "text": "hi"}]},
-    {"provider": "openai", "message": {"role": "robot", "content": 5, "tool_calls": "x"}},
-    {"provider": "openai", "message": 5},
-    {"provider": "openai", "extra_content": 5},
-    {"provider": "openai", "custom": 5},
-    {"provider": "mistral", "content": ["hi"]},
-    {"provider": "openai-responses", "items": 5},
+    given("anthropic", content=[{"type": "text"}]),
+    given("anthropic", content=[{"type": "text", "text": 5}]),
+    given("anthropic", content={"type": "text", "text": "hi"}),
+    given("anthropic", content=[{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "hi"}]),
+    given("anthropic", content=[5, {"type": "text", "text": "hi"}]),
+    given("openai", message={"role": "robot", "content": 5, "tool_calls": "x"}),
+    given("openai", message=5),
+    given("openai", extra_content=5),
+    given("openai", custom=5),
+    given("mistral", content=["hi"]),
+    given("openai-responses", items=5),
     answered(SAID, 5),
     answered({**SAID, "content": 5}),
     answered({**SAID, "content": [{"type": "output_text", "text": 5}, *SAID["content"]]}),
@@ -211,9 +220,9 @@ ODD: list[Any] = [
 def test_odd_provider_data_makes_no_odd_request(data: Any) -> None:
     message = {"role": "assistant", "content": "hi", "provider_data": data}
     assert conversation_problems([{"role": "user", "content": "x"}, message, {"role": "user", "content": "y"}]) == []
-    sent = to_anthropic([{"role": "user", "content": "x"}, message], "anthropic")[1][-1]["content"]  # type: ignore[list-item]
+    sent = to_anthropic([{"role": "user", "content": "x"}, message], AT["anthropic"])[1][-1]["content"]  # type: ignore[list-item]
     assert sent == [{"type": "text", "text": "hi"}]
-    assert to_responses([message], "openai-responses", False) == [{"role": "assistant", "content": "hi"}]  # type: ignore[list-item]
+    assert to_responses([message], AT["openai-responses"], False) == [{"role": "assistant", "content": "hi"}]  # type: ignore[list-item]
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     asks = {**message, "tool_calls": [call]}
     answered = {"role": "tool", "tool_call_id": "c1", "content": "saw"}
@@ -227,17 +236,17 @@ def test_a_kept_call_of_a_name_that_no_provider_takes_is_not_sent_as_it_was() ->
     block = {"type": "tool_use", "id": "c1", "name": "a b", "input": {}}
     for one, data in (
         (call, answered(item)),
-        (call, {"provider": "anthropic", "content": [block]}),
-        (custom, {"provider": "openai", "custom": ["c1"]}),
+        (call, given("anthropic", content=[block])),
+        (custom, given("openai", custom=["c1"])),
     ):
         messages: Any = [{"role": "assistant", "content": None, "tool_calls": [one], "provider_data": data}]
         sent = (
-            to_openai(messages, "openai"),
-            to_anthropic(messages, "anthropic"),
-            to_responses(messages, "openai-responses", True),
+            to_openai(messages, AT["openai"]),
+            to_anthropic(messages, AT["anthropic"]),
+            to_responses(messages, AT["openai-responses"], True),
         )
         assert "a b" not in json.dumps(sent)
-    assert to_openai(messages, "openai")[0]["tool_calls"][0]["custom"] == {"name": "a_b", "input": "5"}
+    assert to_openai(messages, AT["openai"])[0]["tool_calls"][0]["custom"] == {"name": "a_b", "input": "5"}
 
 
 def test_provider_data_that_is_no_dict_is_refused_where_it_is_left() -> None:

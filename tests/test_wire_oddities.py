@@ -1,4 +1,4 @@
-"""What few providers send, and must not be lost: custom calls, old calls, thinking in lists, marks, bytes."""
+"""What few providers send, and must not be lost: custom calls, old calls, thinking in lists, marks, frames, bytes."""
 
 from __future__ import annotations
 
@@ -187,6 +187,41 @@ def test_a_byte_order_mark_before_an_answer_is_dropped(provider: str, mode: str)
 
 def test_a_byte_order_mark_before_arguments_is_dropped() -> None:
     assert read_arguments('\ufeff{"a": 1}') == ({"a": 1}, None)
+
+
+# -- frames without data -----------------------------------------------------------------------------------------
+
+# Events that the format allows, and that say nothing: https://html.spec.whatwg.org/multipage/server-sent-events.html
+FRAMES = {
+    "retry": "retry: 3000\n\n",
+    "data alone": "data:\n\n",
+    "a blank": "data: \n\n",
+    "two blanks": "data:  \n\n",
+    "event": "event: ping\n\n",
+    "event and data": "event: ping\ndata:\n\n",
+    "id": "id: 7\n\n",
+    "comment": ": keep-alive\n\n",
+    "comment behind an id": "id: 7\n\n: keep-alive\n\n",
+    "blank lines": "\n\n\n",
+}
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "openai-responses"])
+def test_frames_without_data_are_skipped(provider: str, frame: str, ending: str) -> None:
+    streams = {
+        "openai": chat_stream({"content": "Hello "}, {"content": "you."}, finish()),
+        "anthropic": message_stream(*text_events(0, "Hello ", "you.")),
+        "openai-responses": response_stream(response_body("Hello you.")),
+    }
+    events = (streams[provider].text or "").split("\n\n")
+    text = FRAMES[frame] + FRAMES[frame].join(f"{event}\n\n" for event in events if event) + FRAMES[frame]
+    told: list[str] = []
+    with WireServer(Answer(text=text.replace("\n", ending))) as server:
+        found = llm_at(server, provider).stream(HELLO, on_text=told.append)
+    assert found.content == "".join(told) == "Hello you."
+    assert len(server.requests) == 1
 
 
 # -- the bytes of arguments --------------------------------------------------------------------------------------

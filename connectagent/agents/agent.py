@@ -73,7 +73,7 @@ class Agent(Repeatable):
         description: how this agent is described to the models of other agents.
         transfer_to: to whom the agent may hand over: any of `"children"`, `"parent"`, `"siblings"`; by default all.
         inherit_plugins: whether the parent's plugins run in this agent too, before its own.
-        run: a function of `agent` and `prompt` that returns the result, in place of a model.
+        run: a function of `agent` and `prompt` in place of a model: it returns the result, or yields its pieces.
         output_key: the key of the state under which the result is stored.
         output: the type that each `input()` returns in place of text, as its own `output=` does for one turn.
         output_retries: how often an answer that does not fit `output` is sent back in a turn.

@@ -7,9 +7,9 @@ from contextvars import copy_context
 from typing import Any
 
 from connectagent import frame
+from connectagent.agents.body import repeats
 from connectagent.agents.links import Links
 from connectagent.agents.resources import refuse_in_setup
-from connectagent.agents.tree import repeats
 from connectagent.data import CORE_TYPES, LLM, Session, TraceEntry
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import model_handlers

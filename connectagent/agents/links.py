@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from connectagent import frame
 from connectagent.agents.agent_tool import AskAgent
+from connectagent.agents.body import parameters_of
 from connectagent.agents.handoff import HandoffRequest, delegate
 from connectagent.agents.runtime import Runtime
-from connectagent.agents.tree import Node, parameters_of
+from connectagent.agents.tree import Node
 from connectagent.data import LLM, Log, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.frame import Frame
 from connectagent.loop.boundary import Boundary
 from connectagent.loop.ending import Ending, Given
+from connectagent.loop.model_choice import without_forced_call
 from connectagent.loop.nested import ask_inside
 from connectagent.loop.run import take_root_turn
 from connectagent.loop.turn import Turn
@@ -235,7 +237,9 @@ class Links(Node):
         """A copy of the provider's parameters for a model call of this agent."""
         llm: Any = self.llm  # not isinstance(): a protocol's members are looked up anew each time
         own = llm.options if hasattr(llm, "with_options") else self._connection.options
-        return clone(dict(own)) if own else {}
+        options = clone(dict(own)) if own else {}
+        session = self.current_session
+        return options if session is None or session["iteration"] < 2 else without_forced_call(options)
 
     def delegate(self, turn: Turn) -> Ending | None:
         """The ending of a turn that another agent, or a function, answers in place of the model."""

@@ -24,7 +24,6 @@ from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.incomplete import lost_behind
-from connectagent.records.misfits import refuse_misfits
 from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
@@ -138,10 +137,17 @@ def reopen(
     renamed: bool = False,
 ) -> str | None:
     """Go on with a record that is locked, or forked: see `Agent.resume`."""
+    from connectagent.records.misfits import (  # with the types of all entries, which few programs need
+        refuse_misfits,
+        refuse_odd_lines,
+    )
+
     with refuse_odd(path):
         session = read_session(path, at)
         _check_name(agent, session, path, renamed)
         refuse_misfits(path, session.head, [] if session.open is None else session.open.items)
+        asked = [line for line in session.rewound if line.get("type") == "user_input" and at is not None]
+        refuse_odd_lines(path, session.head, [{"lines": asked}])  # one of them is asked again
         journal, line = _looked_up(agent, session, path, at, fork, decision)
         begun = next((line for line in _lines_of(session.open) if line.get("type") == "user_input"), None)
         given = None if begun is None else _given_again(agent, begun, decision.form)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self, TypeVar
 
 from connectagent.agents.agent_tool import TRANSFER, AskAgent, TransferTool, targets, transfer_tool
+from connectagent.agents.body import body_of
 from connectagent.data import AgentBase, LLMResponse, Message
 from connectagent.errors import ConfigError
 from connectagent.hooks.entry_points import normalized
@@ -20,7 +20,6 @@ from connectagent.session.usage import Account, Spent
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
-BODY_PARAMETERS = ("agent", "prompt")
 DIRECTIONS = ("children", "parent", "siblings")
 _GUARDS = ("trust", "gate")  # built-in plugins that children inherit: a guard is never absent unnoticed
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -76,7 +75,7 @@ class Node(AgentBase):
         self._copies: dict[Handler, Handler] = {}
         self.transfer_to = _directions(transfer_to)
         given = sub_agents if isinstance(sub_agents, list | tuple) else [] if sub_agents is None else [sub_agents]
-        self.body = None if run is None else _body(run, name)
+        self.body = None if run is None else body_of(run, name)
         self.sub_agents: tuple[Self, ...] = ()
         self.tools = ToolRegistry()
         self.check_children([*given, *agents_in(tools)])
@@ -263,29 +262,6 @@ class NoModel:
             ConfigError: always; the agent was given no model.
         """
         raise ConfigError(f"agent {self._name!r} runs a function and has no model; give it one with model=...")
-
-
-def _body(run: Callable[..., Any], name: str) -> Tool:
-    """The function that an agent runs in place of a model, as a tool."""
-    if not callable(run):
-        raise ConfigError(f"run= of agent {name!r} takes a function of (agent, prompt), not {run!r:.80}")
-    for parameter in inspect.signature(run).parameters.values():
-        if parameter.name not in BODY_PARAMETERS and parameter.default is parameter.empty:
-            raise ConfigError(
-                f"the function that agent {name!r} runs has an unknown parameter {parameter.name!r}; "
-                f"it is given {' and '.join(BODY_PARAMETERS)}"
-            )
-    return Tool("run", f"The body of {name}.", {"type": "object", "properties": {}}, run)
-
-
-def repeats(function: Any) -> bool:
-    """Whether the body of an agent is a loop of other agents."""
-    return bool(getattr(function, "repeats", False))
-
-
-def parameters_of(run: Callable[..., Any]) -> list[str]:
-    """Which of `agent` and `prompt` a body takes."""
-    return [name for name in inspect.signature(run).parameters if name in BODY_PARAMETERS]
 
 
 # -- joining -------------------------------------------------------------------------------------

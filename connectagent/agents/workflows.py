@@ -33,7 +33,8 @@ def Parallel(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
     """An agent that runs others at the same time, in threads; its result has a paragraph `name: result` for each.
 
     Each reads the user's message only, and begins with the state as it was. Their changes to it are merged in
-    the order of `agents`; where two set the same key, the later one wins.
+    the order of `agents`, key by key, also in dicts inside. Where two set one key to different values, the later
+    one wins, and a `lost_update` entry of the trace has the other.
 
     Args:
         name: the name of the agent.

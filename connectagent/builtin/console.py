@@ -166,7 +166,7 @@ class Console:
         outcome, style = str(session.get("outcome") or "answered"), "dim"
         if error is not None:
             outcome, style = stopped(error)
-        elif outcome in ("max_iterations", "truncated"):
+        elif outcome in ("max_iterations", "truncated", "refused"):
             style = "yellow"
         parts = [many(session.get("iteration") or 0, "iteration"), _tools(turn)]
         ms, spent = agent.turn.sums()

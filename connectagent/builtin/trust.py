@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import threading
@@ -165,6 +164,7 @@ def _strict(agent: Any, tool_call: ToolCall) -> str:
 
 # -- asking the user -----------------------------------------------------------------------------
 
+
 def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     """The user's answer, `y`, `n` or `a`; None where nobody can be asked.
 
@@ -191,16 +191,12 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     return "y" if word in ("y", "yes") else "a" if word in ("a", "always") else "n"
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=repr)
-
-
 # -- asking a judge ------------------------------------------------------------------------------
 
 
 def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
     """The call as one line of JSON, so that no argument can seem to stand outside it."""
-    from connectagent.output.text import visible
+    from connectagent.output.text import arguments_text, visible
 
     session = agent.current_session or {}
     call = {
@@ -209,7 +205,7 @@ def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
         "arguments": tool_call.arguments,
         "request of the user": str(session.get("user_prompt", ""))[:4000],
     }
-    text = _json(call)
+    text = arguments_text(call)
     return visible(text, len(text))
 
 
@@ -255,8 +251,7 @@ def _ask_judge(judge: Any, question: str) -> str:
 
 def _is_whole(session: Any) -> bool:
     """Whether a turn's answer is one that its model gave, to its end."""
-    calls = [entry for entry in session.get("trace", ()) if entry["type"] == "llm_call"]
-    return session.get("outcome") != "truncated" and (not calls or calls[-1].get("finish_reason") != "refusal")
+    return session.get("outcome") not in ("truncated", "refused")
 
 
 def _read_verdict(answer: str) -> tuple[bool, str]:
@@ -264,7 +259,7 @@ def _read_verdict(answer: str) -> tuple[bool, str]:
 
     A search for a yes inside a text would find the one that the arguments brought along, or that a refusal quotes.
     """
-    from connectagent.models.json_schema import json_alone, repeated_key
+    from connectagent.models.json_text import json_alone, repeated_key
 
     text = json_alone(answer)
     if (repeated := repeated_key(text)) is not None:

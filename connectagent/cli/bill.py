@@ -21,6 +21,7 @@ from connectagent.cli.log.reading import (
     show_table,
     sum_text,
 )
+from connectagent.cli.plugin_options import plugin_option
 from connectagent.cli.usage import WholeNumber
 from connectagent.data import TokenUsage
 from connectagent.errors import ConfigError, HandlerError, PluginError, did_you_mean
@@ -39,8 +40,7 @@ DIVIDED = "tokens: the provider's own counts, divided in proportion to the size 
 
 @click.command(short_help="Who fills the context, and who breaks the prompt cache, in tokens and USD.")
 @click.argument("records", nargs=-1, metavar="[RECORD] [SCRIPT]")
-@click.option("-p", "plugins", metavar="no:NAME", multiple=True, help="Show what it would have been without this "
-              "plugin, by replay, without a model. Repeatable.")  # fmt: skip
+@plugin_option("Show what it would have been without this plugin, by replay, without a model. Repeatable.", "no:NAME")
 @click.option("-n", "most", type=WholeNumber(min=0), default=10, metavar="N", help="The N largest parts; 0: all. [10]")
 @json_option
 @click.option("--traceback", is_flag=True, help="Show the whole traceback of an error.")

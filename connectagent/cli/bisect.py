@@ -16,6 +16,7 @@ import click
 from connectagent.cli import recorded_agent, script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo, echo_json
+from connectagent.cli.plugin_options import plugin_option
 from connectagent.cli.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError, did_you_mean
 from connectagent.output.masking import mask
@@ -44,7 +45,7 @@ INTERRUPTED = 130
 @click.option("--budget", type=click.FloatRange(min=0), metavar="USD", help="How much the model calls may cost.")
 @click.option("--model", metavar="NAME", help="The model to ask, in place of the agent's own.")
 @click.option("--keep", multiple=True, metavar="NAME", help="A plugin that stays on. Repeatable.")
-@click.option("-p", "plugins", metavar="PLUGIN", multiple=True, help="A plugin to add, as for run. Repeatable.")
+@plugin_option("A plugin to add, as for run. Repeatable.")
 @click.option("--live-tools", is_flag=True, help="Run the tools; else they answer from the record.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--rate", hidden=True, metavar="FIRST,COUNT", help="Only run so often, and print how often it is bad.")

@@ -13,6 +13,7 @@ from connectagent.cli import replay, script
 from connectagent.cli.bisect import INTERRUPTED, maker, progress_line, silent
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo, echo_json
+from connectagent.cli.plugin_options import plugin_option
 from connectagent.cli.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError
 from connectagent.output.masking import mask
@@ -22,8 +23,7 @@ from connectagent.settings import override, overrides
 @click.command(short_help="Is the agent better with another plugin, prompt or model? Over recorded sessions.")
 @click.argument("records", nargs=-1, metavar="RECORD... [SCRIPT]")
 @click.option("--agent", metavar="NAME", help="All records of this agent.")
-@click.option("-p", "plugins", metavar="PLUGIN", multiple=True,
-              help="Of the second side: ./plugin.py, an installed plugin, or no:NAME to leave one out.")  # fmt: skip
+@plugin_option("Of the second side: ./plugin.py, an installed plugin, or no:NAME to leave one out.")
 @click.option("--model", metavar="NAME", help="The model of the second side.")
 @click.option("--prompt", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="The system prompt of the second side.")  # fmt: skip

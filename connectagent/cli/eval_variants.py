@@ -19,6 +19,7 @@ import connectagent
 from connectagent.cli.failure import usage_error
 from connectagent.cli.plugin_options import AgentCommand, options_of, with_given
 from connectagent.cli.script import placed
+from connectagent.cli.usage import refuse_repeats
 from connectagent.settings import overrides
 
 _NAMED = re.compile(r"([^\s=-][^=]*)=(.*)", re.DOTALL)
@@ -32,6 +33,7 @@ _OPTIONS = AgentCommand(
     ],
     add_help_option=False,
 )
+refuse_repeats(_OPTIONS)
 
 
 class Variant(NamedTuple):

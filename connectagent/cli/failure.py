@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -15,7 +14,7 @@ import connectagent
 from connectagent.data import Wait
 from connectagent.errors import ConnectAgentError, Paused, cut, library_problem, short_path
 from connectagent.output.masking import current
-from connectagent.output.text import clean
+from connectagent.output.text import arguments_text, clean
 from connectagent.settings import overrides
 
 MOST_LINES = 5
@@ -105,15 +104,15 @@ def _lines_of_pause(pause: Paused) -> list[str]:
     name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
     if call is not None and name is None:
         name, arguments = call.name, call.arguments
-    waits = f"  {name}({json.dumps(arguments, default=repr)}) waits" if name else f"  {_round(pause)}"
+    waits = f"  {name}({arguments_text(arguments)}) waits" if name else f"  {_round(pause)}"
     lines = [f"paused: {pause.reason or 'no reason was given'}", waits]
     if pause.record is None:
         lines.append("  it is not recorded, so nothing can go on with it: the process is over")
-        return [plain(line)[:MOST_CHARACTERS] for line in lines]
-    lines = [plain(line)[:MOST_CHARACTERS] for line in lines]
+        return [cut(plain(line), MOST_CHARACTERS) for line in lines]
+    lines = [cut(plain(line), MOST_CHARACTERS) for line in lines]
     for wait, command in zip(pause.waiting, commands_to_decide(pause), strict=True):
         if len(pause.waiting) > 1:
-            lines.append(plain(f"  {wait.agent}, {wait.reason}:")[:MOST_CHARACTERS])
+            lines.append(cut(plain(f"  {wait.agent}, {wait.reason}:"), MOST_CHARACTERS))
         lines.append(f"  {command}")
     return [*lines, f"  {OTHERWISE}"]
 
@@ -121,7 +120,7 @@ def _lines_of_pause(pause: Paused) -> list[str]:
 def _round(pause: Paused) -> str:
     """What waits where it is no single call."""
     calls = pause.waiting[0].calls
-    shown = ", ".join(f"{call.get('name')}({json.dumps(call.get('arguments'), default=repr)})" for call in calls)
+    shown = ", ".join(f"{call.get('name')}({arguments_text(call.get('arguments'))})" for call in calls)
     return f"{shown} wait" if shown else "the turn waits"
 
 
@@ -147,7 +146,7 @@ def decision_option(id: str, elsewhere: bool) -> str:
 def call_line(wait: Wait) -> str:
     """What waits, in one line."""
     calls = [wait.call] if wait.call is not None else wait.calls
-    shown = ", ".join(f"{call.get('name')}({json.dumps(call.get('arguments'), default=repr)})" for call in calls)
+    shown = ", ".join(f"{call.get('name')}({arguments_text(call.get('arguments'))})" for call in calls)
     return plain(f"{wait.agent}: {shown or 'the turn'}: {wait.reason or 'no reason was given'}")
 
 

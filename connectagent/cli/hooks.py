@@ -8,6 +8,7 @@ import re
 import click
 
 from connectagent.cli.failure import plain, usage_error
+from connectagent.cli.plugin_options import plugin_option
 from connectagent.errors import did_you_mean
 
 TITLES = {
@@ -21,8 +22,7 @@ TITLES = {
 @click.command(short_help="Print the hooks and their contracts.")
 @click.argument("name", required=False)
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown, as it is in the README.")
-@click.option("-p", "plugins", metavar="PLUGIN", multiple=True, help="Load an installed plugin, or a file, for its own "
-              "hooks. Repeatable.")  # fmt: skip
+@plugin_option("Load an installed plugin, or a file, for its own hooks. Repeatable.")
 def hooks(name: str | None, markdown: bool, plugins: tuple[str, ...]) -> None:
     """Print all hooks, or the contract of the hook NAME.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import click
 
-from connectagent.errors import did_you_mean, nearest
+from connectagent.errors import PluginError, did_you_mean, nearest
 from connectagent.hooks.entry_points import (
     GET,
     OFFICIAL,
@@ -21,10 +21,12 @@ from connectagent.hooks.entry_points import (
     is_factory,
     normalized,
 )
-from connectagent.hooks.options import Configured, Text, is_flag
+from connectagent.hooks.options import Configured, Text, from_text, is_flag
 from connectagent.settings import overrides
 
 _GIVEN = "connectagent.plugin_options"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class AgentCommand(click.Command):
@@ -60,9 +62,25 @@ def _values(option: click.Parameter | None) -> int:
     return 0 if option is None or getattr(option, "is_flag", True) else option.nargs
 
 
+def plugin_option(help: str, metavar: str = "PLUGIN") -> Callable[[Command], Command]:
+    """The option `-p` of a command."""
+    return click.option("-p", "plugins", metavar=metavar, multiple=True, callback=with_given, help=help)
+
+
 def with_given(ctx: click.Context, parameter: click.Parameter, value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The callback of `-p`: its values, and the plugins whose own options were given."""
-    return (*value, *ctx.meta.get(_GIVEN, ()))
+    """The callback of `-p`: its values, and the plugins whose own options were given.
+
+    Raises:
+        click.UsageError: an option of a plugin is given twice.
+    """
+    from connectagent.hooks.discovery import options_given
+
+    plugins = (*value, *ctx.meta.get(_GIVEN, ()))
+    try:
+        options_given(from_text(one) if isinstance(one, str) else one for one in plugins)
+    except PluginError as error:
+        raise click.UsageError(str(error), ctx) from None
+    return plugins
 
 
 def options_of(given: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ import click
 from connectagent.cli import script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
+from connectagent.cli.plugin_options import plugin_option
 from connectagent.cli.recorded_agent import agent_in, is_demo, offline, script_of
 from connectagent.cli.replay_report import is_report, replay_reports
 from connectagent.errors import ConfigError, HandlerError, PluginError
@@ -27,8 +28,7 @@ MOST = 20  # lines of a list
 
 @click.command(short_help="Play records through the current handlers: what would change?")
 @click.argument("records", nargs=-1, metavar="RECORD... [SCRIPT]")
-@click.option("-p", "plugins", metavar="PLUGIN", multiple=True,
-              help="./plugin.py or an installed plugin to add; no:NAME leaves one out. Repeatable.")  # fmt: skip
+@plugin_option("./plugin.py or an installed plugin to add; no:NAME leaves one out. Repeatable.")
 @click.option("--all", "every", is_flag=True, help="All records.")
 @click.option("--agent", metavar="NAME", help="All records of this agent.")
 @click.option("--live-tools", is_flag=True, help="Run the tools, and let them use the network.")

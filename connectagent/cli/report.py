@@ -16,6 +16,7 @@ import click
 from connectagent.cli import script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo
+from connectagent.cli.plugin_options import plugin_option
 from connectagent.cli.recorded_agent import agent_in, offline, script_of
 from connectagent.cli.replay_report import check_apart, is_report
 from connectagent.errors import ConfigError, HandlerError, PluginError
@@ -32,8 +33,7 @@ PluginsOf = Callable[[str], tuple[list[Any], dict[str, Any]]]
 @click.option("-o", "output", metavar="FILE", help="The file to write, for example bug.yaml.")
 @click.option("--bad", metavar="WHAT", help="What the failure is, where it is not what failed last.")
 @click.option("--also-mask", metavar="REGEX", multiple=True, help="Mask what this finds, too. Repeatable.")
-@click.option("-p", "plugins", metavar="PLUGIN", multiple=True,
-              help="./plugin.py or an installed plugin to add; no:NAME leaves one out. Repeatable.")  # fmt: skip
+@plugin_option("./plugin.py or an installed plugin to add; no:NAME leaves one out. Repeatable.")
 @click.option("--traceback", is_flag=True, help="Show the whole traceback of an error.")
 def report(
     record: str | None,

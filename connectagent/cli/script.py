@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from connectagent.cli.failure import script_is
-from connectagent.cli.plugin_options import with_given
+from connectagent.cli.plugin_options import plugin_option
 from connectagent.errors import ConfigError, did_you_mean
 from connectagent.hooks.entry_points import MODELS, installed, normalized
 from connectagent.hooks.left_out import for_all, leaves_out
@@ -34,14 +34,9 @@ def agent_options(function: Command) -> Command:
         click.option("--traceback", is_flag=True, help="Show the whole traceback of an error."),
         click.option("--quiet", is_flag=True, help="Show nothing on the terminal but results."),
         click.option("--model", metavar="NAME", help="The model of all agents, in place of the script's."),
-        click.option(
-            "-p",
-            "plugins",
-            metavar="PLUGIN",
-            multiple=True,
-            callback=with_given,
-            help="Add an installed plugin (NAME, or NAME:OPTION=VALUE,...) or a file (./plugin.py), shadow one "
-            "(shadow:NAME), or leave one out (no:NAME). Repeatable.",
+        plugin_option(
+            "Add an installed plugin (NAME, or NAME:OPTION=VALUE,...) or a file (./plugin.py), shadow one "
+            "(shadow:NAME), or leave one out (no:NAME). Repeatable."
         ),
     ):
         function = option(function)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -41,7 +41,7 @@ from connectagent.hooks.left_out import (
     leaves_out,
 )
 from connectagent.hooks.markers import marked_members, marks_of
-from connectagent.hooks.options import Configured, OwnPlugin, configured, made_with
+from connectagent.hooks.options import Configured, OwnPlugin, configured, give, made_with
 from connectagent.hooks.sources import all_options
 from connectagent.hooks.specs import HOOKS
 from connectagent.settings import SHADOW, check_file, looking_once, named_plugins, overrides, setting
@@ -189,13 +189,23 @@ def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, 
     return [*wide.values(), *own]
 
 
+def options_given(items: Iterable[Any]) -> dict[Any, dict[str, Any]]:
+    """The options that the command line gives to plugins, by what `_key` returns.
+
+    Raises:
+        PluginError: one is given twice, whatever the plugin is called.
+    """
+    given: dict[Any, dict[str, Any]] = {}
+    for item in map(_read, items):
+        bare = item.plugin if isinstance(item, shadow) else item
+        if isinstance(bare, Configured):
+            give(given.setdefault(_key(item), {}), bare.name, bare.options)
+    return given
+
+
 def _with_options_of_the_person(items: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
     """The plugins, each with the options that the command line gives it, wherever else it is named."""
-    given: dict[Any, dict[str, Any]] = {}
-    for item, place in items:
-        bare = item.plugin if isinstance(item, shadow) else item
-        if place == PERSON and isinstance(bare, Configured):
-            given.setdefault(_key(item), {}).update(bare.options)
+    given = options_given(item for item, place in items if place == PERSON)
     return [(_configured(item, given[key]) if (key := _key(item)) in given else item, place) for item, place in items]
 
 

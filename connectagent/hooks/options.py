@@ -63,27 +63,55 @@ def configured(item: Any) -> Configured | None:
 
 
 def from_text(text: str) -> str | Configured:
-    """What `-p` names: a name as it is, or one with options, `budget:model_calls=3,usd=2`."""
+    """What `-p` names: a name as it is, or one with options, `budget:model_calls=3,usd=2`.
+
+    Raises:
+        PluginError: an option is given twice.
+    """
     found = _GIVEN.fullmatch(text)
     if found is None:
         return text
-    pairs = (part.partition("=") for part in _BETWEEN.split(found["options"]))
-    return Configured(found["name"], {name: Text(value) for name, _, value in pairs})
+    options: dict[str, Text] = {}
+    for part in _BETWEEN.split(found["options"]):
+        name, _, value = part.partition("=")
+        give(options, found["name"], {name: Text(value)})
+    return Configured(found["name"], options)
+
+
+def give(options: dict[str, Any], plugin: str, more: Mapping[str, Any]) -> None:
+    """Add options to those that the command line has given a plugin so far.
+
+    Raises:
+        PluginError: one of them is given already.
+    """
+    for name in more:
+        if name in options:
+            raise PluginError(f"option {name!r} of plugin {plugin} is given twice, and takes one value")
+    options.update(more)
 
 
 def as_option(text: str, parameter: inspect.Parameter | None) -> Any:
     """The value of an option on the command line: of the parameter's type, else JSON, else the text.
 
     Raises:
-        ValueError: it is not of that type.
+        ValueError: it is not of that type, or is JSON that has a key twice.
     """
     wanted = _wanted(parameter)
     if wanted is str:
         return str(text)
+    twice: list[str] = []
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        twice.extend(name for name in found if [key for key, _ in pairs].count(name) > 1)
+        return found
+
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=mapping)
     except ValueError:
         value = str(text)
+    if twice:
+        raise ValueError(f"{twice[0]!r} is given twice in {str(text)!r}")
     if wanted is float and type(value) is int:
         return float(value)
     if wanted is not None and type(value) is not wanted:

@@ -95,6 +95,8 @@ def before_tools(agent: AgentAPI, tool_calls: list[ToolCall]) -> None:
 def before_each_tool(agent: AgentAPI, tool_call: ToolCall) -> Any:
     """One tool is about to be called.
 
+    Tools that the provider runs itself, such as web search, are no tool calls here: no hook fires for them.
+
     Fires: for every tool call, including those of unknown tools.
 
     Args:
@@ -177,8 +179,8 @@ def on_complete(agent: AgentAPI, result: str, outcome: str) -> str | Continue | 
     Args:
         agent: the agent.
         result: what `input()` will return, as the handlers before this one left it.
-        outcome: `answered`, `truncated` where a token limit has cut the answer, `ended`, `max_iterations`, or
-            `transferred` to another agent.
+        outcome: `answered`, `truncated` where the answer is cut or not known to be whole, `refused`, `ended`,
+            `max_iterations`, or `transferred` to another agent.
 
     Returns:
         None: the result stays.
@@ -272,8 +274,8 @@ def on_trace(agent: AgentAPI, entry: TraceEntry) -> None:
 
 
 @spec("observe")
-def on_text(agent: AgentAPI, text: str) -> None:
-    """A piece of the model's text has arrived.
+def on_text(agent: AgentAPI, text: str, attempt: int) -> None:
+    """A piece of the model's text has arrived, or a generator of `Agent(run=...)` has yielded one.
 
     Fires: while a streamed answer arrives, for each piece, in order; only with `Agent(stream=True)` and in
     `agent.stream()`. The call may still fail afterwards: what was shown is then no answer.
@@ -281,6 +283,8 @@ def on_text(agent: AgentAPI, text: str) -> None:
     Args:
         agent: the agent.
         text: the piece.
+        attempt: at the model call, from 1. With another attempt the text begins anew: what was shown of the last one is
+            no answer.
 
     Returns:
         None.

@@ -16,6 +16,7 @@ from connectagent.loop.model_call import Call
 from connectagent.loop.output import Form, form_of
 from connectagent.loop.remote import Remote
 from connectagent.models.content import parts_of
+from connectagent.session.messages import as_response, refuse_unusable
 from connectagent.session.snapshot import clone
 from connectagent.tools.awaiting import CALLER, operating
 from connectagent.tools.registry import ToolRegistry
@@ -79,7 +80,7 @@ def llm_do(
 
     Raises:
         ValueError: the prompt is empty.
-        ProviderError: the call failed.
+        ProviderError: the call failed, or the answer is not whole (`length`, where a token limit has cut it).
         OutputError: the second answer does not fit `output` either.
     """
     if llm is None:
@@ -106,11 +107,11 @@ def verdict(prompt: str, output: type[Any], system_prompt: str, llm: LLM) -> Any
 
 
 def _completing(llm: LLM, form: Form | None) -> Callable[[list[Message]], LLMResponse]:
-    """A function that asks a model: as an operation of the running turn, or outside of turns."""
+    """A function that asks a model for a whole answer: as an operation of the running turn, or outside of turns."""
     here = frame.current()
     if here is not None and not here.turn.over:
-        return partial(_in_turn, here, llm, form)
-    return partial(_send, form, llm)
+        return partial(_in_turn, here, llm, form, must_be_whole=True)
+    return partial(_whole, form, llm)
 
 
 def ask(
@@ -142,7 +143,12 @@ def ask(
 
 
 def _in_turn(
-    asked: Frame, llm: Any, form: Form | None, messages: list[Message], tools: list[dict[str, Any]] | None = None
+    asked: Frame,
+    llm: Any,
+    form: Form | None,
+    messages: list[Message],
+    tools: list[dict[str, Any]] | None = None,
+    must_be_whole: bool = False,
 ) -> LLMResponse:
     """Ask a model as an operation of the turn: hooks see it; it is recorded, counted and never repeated.
 
@@ -169,7 +175,7 @@ def _in_turn(
         name = None if form is None else form.name
         id = turn.key(asked, "ask", request.model, [messages, tools, name] if tools or name else messages)
         by = asked.by or turn.boundary.innermost() or turn.agent.by
-        call = Call(turn, request, id, llm, asked, by, send, form)
+        call = Call(turn, request, id, llm, asked, by, send, form, must_be_whole)
         return call.attempt() or call.retried()
 
     with holding(lock):
@@ -217,6 +223,12 @@ def _structured(form: Form, llm: Any, messages: list[Message], complete: Callabl
         answer: Message = {"role": "assistant", "content": response.content or "(no answer)"}
         messages = [*messages, answer, form.again(wrong)]
     raise form.misfit(llm, str(wrong), response.content or "")
+
+
+def _whole(form: Form | None, llm: Any, messages: list[Message]) -> LLMResponse:
+    response: LLMResponse = as_response(_send(form, llm, messages))
+    refuse_unusable(response, llm.model, getattr(llm, "provider", None), must_be_whole=True)
+    return response
 
 
 def _send(form: Form | None, llm: Any, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Any:

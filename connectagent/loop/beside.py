@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -17,9 +17,12 @@ from connectagent import frame
 from connectagent.data import TraceEntry
 from connectagent.errors import INTERRUPTS, Abandoned
 from connectagent.frame import Frame
+from connectagent.session.journal import waits_for_person
+from connectagent.session.lost_updates import Copy, StateWrites
+from connectagent.session.observers import OUTSIDE, by_agent
 from connectagent.session.readonly import BodySession
 from connectagent.session.snapshot import By, copy_of
-from connectagent.session.state import lasting, merge_change, state_change
+from connectagent.session.state import StateChange, lasting, merge_change, state_change
 from connectagent.tools.awaiting import CALLER, STOPS, Stops, interrupt, waiting
 from connectagent.tools.waits import hearing, next_of
 
@@ -195,11 +198,21 @@ class Body:
         self._value: Any = None
         self._error: BaseException | None = None
         self._lock = threading.RLock()
+        self.writes = StateWrites()  # to its copy, by agents that it asks at the same time
+        self._copy: Copy | None = None
         beside.bodies.append(self)
 
-    def begin(self, by: By | None, state: dict[str, Any]) -> None:
-        """Copy the state, as the handlers around the body have left it."""
+    def begin(self, by: By | None, state: dict[str, Any], writes: StateWrites | None = None) -> None:
+        """Copy the state, as the handlers around the body have left it.
+
+        Args:
+            by: the tool.
+            state: the state.
+            writes: those to the state, if it is the session's own.
+        """
         self.by, self.state, self._base, self.started = by, copy_of(state), copy_of(state), True
+        if writes is not None:
+            self._copy = writes.copied(self._base, self)
 
     def start(self, function: Callable[[], Any], own: Frame) -> None:
         """Run a function in a thread."""
@@ -299,6 +312,8 @@ class Body:
             if change := state_change(self._base, self.state):
                 self.changes.append({"by": by or self.by, **change})
                 self._base = copy_of(self.state)
+                if self.writes.are_noted:
+                    self.writes.note(change, by or self.by or OUTSIDE, self.state)
 
     def absorb(self, change: dict[str, Any]) -> None:
         """Apply a change of the state itself to the copy."""
@@ -306,21 +321,40 @@ class Body:
             merge_change(self.state, change)
             self._base = copy_of(self.state)
 
-    def add_turn(self, line: TraceEntry, change: dict[str, Any], known: bool) -> None:
-        """Keep the end of an agent's turn in this body, to trace and merge it in the order of the calls."""
+    def add_turn(self, line: TraceEntry, change: StateChange, known: bool, copy: Copy | None) -> None:
+        """Keep the end of an agent's turn in this body, to trace and merge it in the order of the calls.
+
+        Args:
+            line: its closing entry.
+            change: its changes of the state.
+            known: whether the log has its end already.
+            copy: the copy of the body's copy on which it worked; None where it is looked up.
+        """
         with self._lock:
             self.take()
-            self.changes.append({"turn": line["id"], "line": line, "change": change, "known": known})
-            self.absorb(change)
+            turn = {"turn": line["id"]}
+            if not waits_for_person(line):
+                self.absorb(change)
+                if self.writes.are_noted and (lost := self.writes.note(change, by_agent(line), self.state, copy)):
+                    turn["lost"] = lost
+            self.changes.append({**turn, "line": line, "change": change, "known": known})
 
     def changes_as_data(self) -> list[dict[str, Any]]:
         """The changes in the form of a line."""
-        return [{"turn": one["turn"]} if "turn" in one else lasting(one) for one in self.changes]
+        turns: list[dict[str, Any]] = [
+            {key: one[key] for key in ("turn", "lost") if key in one} for one in self.changes
+        ]
+        return [turn or lasting(one) for turn, one in zip(turns, self.changes, strict=True)]
 
     def bring_home(self) -> None:
         """Apply the changes to the session, on the turn's own thread."""
         while self.changes:  # one by one: Ctrl-C may come in between
-            self.turn.bring_home([self.changes.pop(0)], self.home)
+            self.turn.bring_home([self.changes.pop(0)], self.home, self._copy)
+
+    def close_copy(self) -> None:
+        """Note that all changes of its copy of the state are made in the session."""
+        if self._copy is not None:
+            self._copy.close()
 
     # -- agents inside -------------------------------------------------------------------------
 
@@ -378,7 +412,7 @@ def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: 
     assert here is not None
     body = Body(beside, context, turn.conversation.session["pending_tool"])
     body.home = here.place
-    body.begin(by, turn.state)
+    body.begin(by, turn.state, turn.conversation.writes)
     try:
         run_apart(body, by, tool, arguments)
     except INTERRUPTS as error:
@@ -392,8 +426,10 @@ def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: 
     return body.outcome()
 
 
-def end_with(turn: Any, bodies: Iterable[Body]) -> None:
-    """End the turn as the first body that ended it did."""
+def end_with(turn: Any, bodies: Sequence[Body]) -> None:
+    """End the turn as the first body that ended it did; all of them are over."""
+    for body in bodies:
+        body.close_copy()
     for body in bodies:
         if body.ending is not None:
             turn.end(*body.ending)

@@ -30,7 +30,6 @@ from connectagent.session.messages import value_problem
 from connectagent.session.observers import OUTSIDE
 from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot
-from connectagent.session.state import merge_change
 from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.tool import Tool
@@ -255,14 +254,6 @@ class Boundary:
                         refuse_pending(snapshot, by)
                         self.announce(*take_changes(snapshot, by))
 
-    def change_state(self, by: By, change: dict[str, Any]) -> None:
-        """Apply a change that a tool made in its copy of the state; it is traced as the tool's."""
-        if (snapshot := self.snapshot) is not None:
-            self.ready(snapshot)
-            merge_change(snapshot.session["state"], change)
-            if not snapshot.unchanged():
-                self.announce(*take_changes(snapshot, by))
-
     def innermost(self) -> By | None:
         """The innermost running handler or tool."""
         here = frame.current()
@@ -345,12 +336,15 @@ class Boundary:
         changed = not snapshot.unchanged()
         if changed or snapshot.pending_changed:
             take_pending(handler, arguments, before, snapshot)
-        edited = [name for name, then in before.items() if not is_as_before(then, arguments[name])]
+        edited: list[str] = []
+        for name, then in before.items():
+            if not is_as_before(then, arguments[name]):
+                edited.append(name)
         if edited:
             self._check_edited(handler, edited, arguments, before)
         if changed and not snapshot.unchanged():
             self.announce(*take_changes(snapshot, handler.by))
-        return [_value_entry(handler, name, arguments, before[name]) for name in edited]
+        return [_value_entry(handler, name, arguments, before[name]) for name in edited] if edited else []
 
     def _check_edited(self, handler: Handler, edited: list[str], given: Arguments, before: Arguments) -> None:
         """Check what a handler edited, and bring edited calls into the form of their tools for everybody after it.

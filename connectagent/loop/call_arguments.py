@@ -34,11 +34,12 @@ def check_arguments(tools: ToolRegistry, call: ToolCall, edited: bool = True) ->
         return
     tool = tools.by_name.get(call.name) if isinstance(call.name, str) else None
     written = call.arguments if edited or call.sent is None else call.sent
-    call.arguments, call.misfit = _form(tool, written)
-    if call.arguments is not written:
+    form, call.misfit = _form(tool, written)
+    if form is not written:
         call.sent = written
     elif call.sent is not None and not (edited and alike(_form(tool, call.sent)[0], written)):
         call.sent = None
+    call.arguments = form
 
 
 def refuse_unfit(call: ToolCall) -> None:

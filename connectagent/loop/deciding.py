@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import ToolRejected
@@ -36,42 +35,12 @@ def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
     return {"status": "rejected", "result": f"rejected: {rejected}", "by": by}
 
 
-class Decided(NamedTuple):
-    """What the handlers of `before_tools` made of a call in its round.
-
-    Args:
-        passed: the call as they let it pass: see `calls_of`.
-        editors: the handlers that changed calls of the round.
-    """
-
-    passed: tuple[Any, ...]
-    editors: Sequence[list[Any]]
-
-
-def decide_round(turn: Any, calls: list[ToolCall], place: str) -> list[Decided]:
-    """Let `before_tools` handlers see, edit or refuse the calls of a round, until all that let them pass agree.
-
-    Args:
-        turn: the turn.
-        calls: the calls.
-        place: the place of the round, with a `/` at the end.
-
-    Raises:
-        ToolRejected: one of them refuses the round, or they never agree.
-        Waiting: one of them waits for a person.
-    """
-    asked = _Asked("before_tools", place, turn.host.is_last)
-    asked.ask(turn, calls, place)
-    return [Decided((passed,), asked.editors) for passed in asked.about or ()]
-
-
-class _Asked:
+class Asked:
     """The handlers of one hook that decide about calls.
 
     Args:
         hook: `before_tools` or `before_each_tool`.
         place: where they are asked first, with a `/` at the end.
-        is_last: whether a handler runs after all others.
 
     Attributes:
         about: the calls as the handlers let them pass: see `calls_of`. None if they were not asked.
@@ -80,20 +49,31 @@ class _Asked:
     """
 
     changed = False
+    about: tuple[Any, ...] | None = None
 
-    def __init__(self, hook: str, place: str, is_last: Callable[[str, Any], bool]) -> None:
+    def __init__(self, hook: str, place: str) -> None:
         self.hook = hook
         self._place = place
-        self.about: tuple[Any, ...] | None = None
         self.editors: list[list[Any]] = []
-        self._is_last = is_last
         self._times: dict[str, int] = {}  # by place: how often they were asked there
+
+    def of_call(self, number: int, place: str) -> Asked:
+        """The same handlers, which decided about a round of calls, asked about one of them.
+
+        Args:
+            number: of the call in the round, from 0.
+            place: of the call.
+        """
+        asked = Asked(self.hook, place)
+        asked.about = self.about and self.about[number : number + 1]
+        asked.editors += self.editors
+        return asked
 
     def agrees(self, turn: Any, call: ToolCall) -> bool:
         """Whether the handlers let the call pass as it is now."""
         if self.hook not in turn.host.active:
             return True
-        return self.about is not None and are_calls({"agent": turn.agent, "tool_call": call}, self.about)
+        return self.about is not None and are_calls(turn.agent, [call], self.about)
 
     def ask(
         self,
@@ -123,8 +103,9 @@ class _Asked:
             suffix = self._suffix(place, calls)
             run: HookRun = turn.first(self.hook, place, result_content, suffix, over, found, **given)
             found = None
-            self.editors += run.editors(partial(self._is_last, self.hook))
-            self.changed = self.changed or run.decided is not run.found
+            if run.decided is not run.found:
+                self.changed = True
+                self.editors += run.editors(turn.host)
             if run.by is not None or run.again is None:
                 self.about = run.decided  # not the calls as they are now: a thread may have changed them meanwhile
                 return run
@@ -152,24 +133,15 @@ class Decisions:
     Args:
         call: the call.
         place: its place in the turn.
-        is_last: whether a handler of a hook runs after all others.
-        decided: what the handlers of `before_tools` made of the call in its round, if it is in one.
+        of_round: the handlers of `before_tools` that decided about it in its round, if it is in one.
     """
 
-    def __init__(
-        self,
-        call: ToolCall,
-        place: str,
-        is_last: Callable[[str, Any], bool],
-        decided: Decided | None = None,
-    ) -> None:
+    _agreed: tuple[Any, ...] | None = None  # the call as all of them let it pass
+
+    def __init__(self, call: ToolCall, place: str, of_round: Asked | None = None) -> None:
         self._call, self._place = call, place
-        self._round = _Asked("before_tools", place, is_last)
-        if decided is not None:
-            self._round.about = decided.passed
-            self._round.editors += decided.editors
-        self._each = _Asked("before_each_tool", place, is_last)
-        self._agreed: tuple[Any, ...] | None = None  # the call as all of them let it pass
+        self._round = of_round or Asked("before_tools", place)
+        self._each = Asked("before_each_tool", place)
 
     def take(self, turn: Any) -> HandlerValue | None:
         """Let handlers edit, stand in for or reject the call.
@@ -192,7 +164,7 @@ class Decisions:
         Raises:
             StoodIn: a handler stands in for it.
         """
-        changed = self._agreed is not None and not are_calls(self._given(turn), self._agreed)
+        changed = self._agreed is not None and not are_calls(turn.agent, [self._call], self._agreed)
         if changed:
             self._call.approved = False
             check_arguments(turn.agent.tools, self._call)  # a thread may have changed it, or the tool
@@ -209,7 +181,7 @@ class Decisions:
             if not self._round.agrees(turn, call):
                 self._round.ask(turn, [call], place, _asking(turn))
             if self._each.agrees(turn, call):
-                self._agreed = self._each.about or self._round.about or calls_of(self._given(turn))
+                self._agreed = self._each.about or self._round.about or calls_of(turn.agent, [call])
                 return None
             run = self._each.ask(turn, [call], place, found=self._round.about)
             if run.by is not None:
@@ -219,9 +191,6 @@ class Decisions:
                 return None
             call.approved = False
         raise turn.rejection(_NEVER, {"plugin": "connectagent"})
-
-    def _given(self, turn: Any) -> dict[str, Any]:
-        return {"agent": turn.agent, "tool_call": self._call}
 
     def show(self, entry: TraceEntry, first: TraceEntry) -> None:
         """Write the call into the entry of an attempt, and the one of the `first` attempt if that differs."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from connectagent.data import Continue, ToolCall, TraceEntry, Wait
@@ -40,8 +39,9 @@ class HookRun:
         over: the handlers to skip, as `[plugin, handler]`.
         passed: the handlers that have run; `last` is the newest, and the first `known` ran before the turn stopped.
         value, by: the decision, and the handler that made it; of a chain, the value so far.
-        found: of hooks that decide about calls, the calls before the handlers.
-        decided: of hooks that decide about calls, the calls as the last handler left them: see `calls_of`.
+        calls: the calls that the handlers of the hook decide about.
+        found: these calls before the handlers: see `calls_of`.
+        decided: these calls as the last handler left them; the same object as `found` as long as none changed them.
         again: if a tool call was changed after handlers allowed it, the handlers that need not decide about the
             changed call, as `[plugin, handler, whether it changed the call]`; else None.
     """
@@ -71,7 +71,8 @@ class HookRun:
         self.original = given[self.chained] if self.chained else None
         self.over: list[list[Any]] = []
         self.passed: list[list[Any]] = []
-        self.found = calls_of(given) if found is None and hook in DECIDING else found
+        self.calls = calls_in(given) if hook in DECIDING else []
+        self.found = calls_of(given["agent"], self.calls) if found is None and self.calls else found
         self.decided = self.found
         self._left: list[tuple[By, Any, bool]] = []  # by handler: the call afterwards, and whether it changed it
 
@@ -118,9 +119,9 @@ class HookRun:
             self.last = by
             self.passed.append([by.get("plugin"), by.get("handler")])
         if self.decided is not None and by.get("hook") == self.hook:
-            changed = edited or not are_tools(self.given, self.decided)
+            changed = edited or not are_tools(self.given["agent"], self.calls, self.decided)
             if changed:
-                self.decided = calls_of(self.given)
+                self.decided = calls_of(self.given["agent"], self.calls)
             self._left.append((by, self.decided, changed))
 
     def leave_out(self, over: Iterable[list[Any]]) -> None:
@@ -137,7 +138,7 @@ class HookRun:
             then = list(map(peek_one, calls))
             edit_again(self.given, changes)
             show_pending(self.turn.conversation.snapshot, calls, then)
-            self.decided = calls_of(self.given) if self.hook in DECIDING else None
+            self.decided = calls_of(self.given["agent"], self.calls) if self.calls else None
         edits = [_key(change.get("by") or {}) for change in changes if change.get("of") in ("tool_call", "tool_calls")]
         last = max((at for at, key in enumerate(self.passed) if key in edits), default=-1)
         for at, (plugin, handler) in enumerate(self.passed or edits):
@@ -151,24 +152,24 @@ class HookRun:
             self.value, self.by = value, agent.by
         elif self.kind == "first" and self.given.decided is not None:
             self.value, self.by = self.convert(self.given.decided.value), self.given.decided.by
-        elif self.hook in DECIDING:
-            self.again = self._outdated(partial(host.is_last, self.hook))
+        elif self.decided is not self.found:
+            self.again = self._outdated(host)
         return self
 
-    def editors(self, is_last: Callable[[By], bool]) -> list[list[Any]]:
+    def editors(self, host: Any) -> list[list[Any]]:
         """The handlers that changed the call. They do not run again, since they would change it twice.
 
         A handler that runs last is not among them: it decided about the call as it left it.
         """
-        return [[*_key(by), True] for by, _, edited in self._left if edited and not is_last(by)]
+        return [[*_key(by), True] for by, _, edited in self._left if edited and not host.is_last(self.hook, by)]
 
-    def _outdated(self, is_last: Callable[[By], bool]) -> list[list[Any]] | None:
+    def _outdated(self, host: Any) -> list[list[Any]] | None:
         """The value of `again`."""
-        last = self.decided  # most handlers leave the call as the last one does
-        outdated = [by for by, left, _ in self._left if left is not last and not are_calls(self.given, left)]
+        last, agent = self.decided, self.given["agent"]  # most handlers leave the calls as the last one does
+        outdated = [by for by, left, _ in self._left if left is not last and not are_calls(agent, self.calls, left)]
         if not outdated:
             return None
-        done = self.editors(is_last)
+        done = self.editors(host)
         stale = [_key(by) for by in outdated if [*_key(by), True] not in done]
         if not stale:
             return None
@@ -363,6 +364,7 @@ class HookRun:
             call.approved = True
         return False
 
+
 def _unchanged(value: Any) -> Any:
     return value
 
@@ -371,33 +373,34 @@ def _key(by: By) -> list[Any]:
     return [by.get("plugin"), by.get("handler")]
 
 
-def calls_of(given: dict[str, Any]) -> tuple[Any, ...]:
-    """What is decided about the tool calls among the arguments of a hook: of each its tool, and what it is called with.
+def calls_of(agent: Any, calls: Sequence[ToolCall]) -> tuple[Any, ...]:
+    """What is decided about calls of tools of an agent: of each its tool, and what it is called with.
 
     A call with an `error` is let pass since it is not run, and so is one of a tool that is not there.
     """
-    tools: Mapping[str, Any] = given["agent"].tools.by_name
-    return tuple([(_tool_of(tools, call), call.name, call.error, copy_of(call.arguments)) for call in calls_in(given)])
+    tools: Mapping[str, Any] = agent.tools.by_name
+    return tuple([(_tool_of(tools, call), call.name, call.error, copy_of(call.arguments)) for call in calls])
 
 
-def are_calls(given: dict[str, Any], others: tuple[Any, ...] | None) -> bool:
-    """Whether the tool calls among the arguments of a hook are still what `calls_of` returned."""
-    calls = calls_in(given)
+def are_calls(agent: Any, calls: Sequence[ToolCall], others: tuple[Any, ...] | None) -> bool:
+    """Whether calls are still what `calls_of` returned; None stands for other ones."""
     if others is None or len(calls) != len(others):
         return False
-    tools: Mapping[str, Any] = given["agent"].tools.by_name
+    tools: Mapping[str, Any] = agent.tools.by_name
     for call, (tool, name, error, arguments) in zip(calls, others, strict=True):
         if call.name != name or _tool_of(tools, call) is not tool or type(call.name) is not type(name):
             return False
-        if not alike(call.error, error) or not alike(call.arguments, arguments):
+        if call.error is not error and not alike(call.error, error):
+            return False
+        if not alike(call.arguments, arguments):
             return False
     return True
 
 
-def are_tools(given: dict[str, Any], others: tuple[Any, ...]) -> bool:
-    """Whether the tools of the calls are still the ones that `calls_of` returned: a handler may have exchanged them."""
-    tools: Mapping[str, Any] = given["agent"].tools.by_name
-    return all([_tool_of(tools, call) is other[0] for call, other in zip(calls_in(given), others, strict=False)])
+def are_tools(agent: Any, calls: Sequence[ToolCall], others: tuple[Any, ...]) -> bool:
+    """Whether the tools of calls are still the ones that `calls_of` returned: a handler may have exchanged them."""
+    tools: Mapping[str, Any] = agent.tools.by_name
+    return all([_tool_of(tools, call) is other[0] for call, other in zip(calls, others, strict=False)])
 
 
 def only_call(given: dict[str, Any]) -> ToolCall | None:

@@ -21,9 +21,10 @@ from connectagent.models.notes import NOTES, Notes
 from connectagent.records.sent import difference, schema_key, sent_digest
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import CLOSED
-from connectagent.session.messages import as_response, describe_answer
+from connectagent.session.messages import as_response, describe_answer, refuse_unusable
 from connectagent.session.snapshot import By, clone
 from connectagent.session.usage import count
+from connectagent.stop_reasons import stop_reason
 from connectagent.tools.awaiting import CALLER
 
 _GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
@@ -70,6 +71,7 @@ class Call(Choice):
         by: the handler or tool that asks.
         send: sends messages and tools to a model, for a handler or tool; None: as the turn asks.
         form: of the answer; None for text.
+        must_be_whole: whether a cut text will not do, since nobody who gets it could tell. So it is with a form.
 
     Attributes:
         conversation: whose call it is; None for a call of a handler or tool, which is no part of the conversation.
@@ -108,6 +110,7 @@ class Call(Choice):
         by: By | None = None,
         send: Callable[..., Any] | None = None,
         form: Any = None,
+        must_be_whole: bool = False,
     ) -> None:
         self.turn, self.request, self.place, self.asked, self.by = turn, request, place, asked, by
         self.send = send or self._ask_model
@@ -115,7 +118,8 @@ class Call(Choice):
         self.tried: list[tuple[str, str, int, str | None]] = []
         self.model, self.options = request.model, clone(request.options) if request.options else {}
         self.form = turn.output if asked is None else form
-        is_heard = turn.agent.streaming or turn.listeners or CALLER.get() is not None
+        self.must_be_whole = must_be_whole or self.form is not None
+        is_heard = turn.is_heard or CALLER.get() is not None
         self._is_plain = send is None and self.form is None and not is_heard
         self.conversation = conversation = turn.conversation if asked is None else None
         self.others = conversation is not None and conversation.refused_tools != {}
@@ -189,6 +193,9 @@ class Call(Choice):
         token = NOTES.set(notes)
         try:
             response = as_response(self._send())
+            is_whole = stop_reason(response.finish_reason).end == "whole"
+            if not is_whole and not turn.agent.replaying:  # a recorded answer was judged when it came
+                refuse_unusable(response, self.noted["model"], self.noted["provider"], self.must_be_whole)
         except BaseException as error:
             self.own, usage = describe_error(error), getattr(error, "usage", None)
             self.noted["usage"] = usage
@@ -214,6 +221,8 @@ class Call(Choice):
         options = getattr(llm, "options", None)
         if self.llm is not None or request.model != self.model or request.options != self.options:
             llm, name, options = self.choose()
+        if options and "tool_choice" in options:
+            llm, options = self.choosing_freely(llm, options)
         names, tools = turn.agent.tools.offered
         if self.others or request.tools != tools:  # else the agent's own list: adapters know it again
             names, tools = self._tools_for(llm, name)
@@ -253,9 +262,10 @@ class Call(Choice):
     def _ask_model(self, llm: Any, messages: list[Message], tools: Any) -> Any:
         """Ask for the turn: streamed where somebody listens, and apart where the turn is awaited."""
         turn = self.turn
-        stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
+        stream = getattr(llm, "stream", None) if turn.is_heard else None
         apart = None if (caller := CALLER.get()) is None else caller.apart()
-        on_text = turn.emit_text if apart is None else partial(apart.call, turn.emit_text)
+        emit = partial(turn.emit_text, attempt=self.number)
+        on_text = emit if apart is None else partial(apart.call, emit)
         ask = llm.complete if stream is None else partial(stream, on_text=on_text)
         send = ask if turn.output is None else partial(turn.output.send, llm, ask)
         return send(messages, tools) if apart is None else apart.run(partial(send, messages, tools))
@@ -323,6 +333,8 @@ def _news(sent: dict[str, Any], before: dict[str, Any]) -> TraceEntry:
             new[key] = value
     before |= sent
     before.pop("edited", None)
+    if "adapted" not in sent:  # what is adapted again later is told again
+        before.pop("adapted", None)
     if not new:
         return {}
     if new.get("tools"):

@@ -22,6 +22,22 @@ from connectagent.session.state import alike
 MAX_RETRIES = 10  # of one call: a handler that always returns Retry must not hang the agent
 
 
+def without_forced_call(options: dict[str, Any]) -> dict[str, Any]:
+    """Options in which `tool_choice` leaves the model free; the same object where it does.
+
+    A choice that forces a call is for the first model call of a turn: with it the model can never give the turn's
+    answer. OpenAI's Agents SDK resets it for that reason too (`reset_tool_choice`).
+    """
+    choice = options.get("tool_choice")
+    kind = choice.get("mode") or choice.get("type") if isinstance(choice, dict) else choice
+    if kind in (None, "auto", "none"):
+        return options
+    free = {key: value for key, value in options.items() if key != "tool_choice"}
+    if isinstance(choice, dict) and "disable_parallel_tool_use" in choice:  # Anthropic's, which says more
+        free["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": choice["disable_parallel_tool_use"]}
+    return free
+
+
 class Choice:
     """What handlers and the log make of a model call; see `Call`."""
 
@@ -71,6 +87,14 @@ class Choice:
         options = with_changes(llm.options, self.options, self.request.options)
         self.noted["options"] = shown_options(options)
         return llm.with_options(options), name, options
+
+    def choosing_freely(self, llm: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The model and its options, which force no call behind the first of a turn, unless a handler said so."""
+        is_first = self.conversation is None or self.conversation.session["iteration"] < 2
+        if is_first or "tool_choice" in self.request.options or not isinstance(llm, ConfigurableLLM):
+            return llm, options
+        free = without_forced_call(options)
+        return (llm, options) if free is options else (llm.with_options(free), free)
 
     def edited_tools(self) -> tuple[list[str], list[dict[str, Any]]]:
         """The names of the tools that handlers left, and a copy of their schemas: that of the call before, if equal."""

@@ -97,13 +97,15 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     branch = _branch_outside(agent, caller)
     related, labels = branch is None, agent.enter_session(turn, branch)
     state = copy_of(caller.state) if related else None
+    body = None if turn.asked is None else turn.asked.body
+    if state is not None:
+        turn.copy = (caller.conversation if body is None else body).writes.copied(state)
     caller.opens(turn.id)
     caller.between.everything()
     if not turn.has_begun(turn.id):
         more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
         caller.began(turn.id, agent=agent.name, branch=labels.get("branch"), **more)
     caller.inner.append(turn)
-    body = None if turn.asked is None else turn.asked.body
     if caller.stopped or (body is not None and body.cut):  # checked now: they are set before `inner` is read
         turn.stop()
     if caller.left is not None:
@@ -118,6 +120,8 @@ def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | No
     turn.over = True
     if not turn.abandoned:
         _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
+    if turn.copy is not None:
+        turn.copy.close()
     caller.inner.remove(turn)  # only now: where Ctrl-C came before, the caller tells which of its hooks are over
     agent.boundary.forget_errors()
     if turn.past is not None:
@@ -146,10 +150,7 @@ def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any])
     with quietly:  # a handler's error must not hide the one that stopped the turn
         if ending["outcome"] in _STOPPED:
             turn.close_silent()
-        if ending["outcome"] == "paused":  # it is merged when the turn ends or is given up
-            caller.conversation.unmerged.append(change)
-            change = {}
-        caller.take_closing(turn.line, change)
+        caller.take_closing(turn.line, change, copy=turn.copy)
 
 
 def _wanted(turn: Turn) -> dict[str, Any]:

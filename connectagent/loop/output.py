@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
+import json
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_origin
+from weakref import WeakKeyDictionary
 
 from connectagent.data import LLMResponse, Message
 from connectagent.errors import ConfigError, OutputError, ProviderError, libraries
-from connectagent.models.json_schema import json_alone, json_in, repeated_key
+from connectagent.models.json_text import json_alone, json_in, repeated_key
+from connectagent.models.refusals import may_be_the_form
 from connectagent.session.instruction import with_instruction
+from connectagent.session.messages import refuse_unusable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-# Endpoints without schemas, or without them for this model, say so in different words.
-_REFUSES_FORMAT = re.compile(r"response.?format|json.?schema", re.IGNORECASE)
+# What a model of one's own has refused, as long as it lives; those behind an SDK know it themselves.
+_refused: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 class Asked:
@@ -30,7 +33,6 @@ class Asked:
 
     def __init__(self, model: type[Any]) -> None:
         self.model = model
-        self._refused: set[str] = set()  # by the endpoints of these models
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -44,7 +46,13 @@ class Asked:
         return {**asked, "in_words": True} if self._in_words(llm) else asked
 
     def _in_words(self, llm: Any) -> bool:
-        return llm.model in self._refused or "output" not in inspect.signature(llm.complete).parameters
+        if (takes := getattr(llm, "takes_form", None)) is not None:
+            return not takes(self.model)
+        return self._key in _refused_by(llm) or "output" not in inspect.signature(llm.complete).parameters
+
+    @cached_property
+    def _key(self) -> str:
+        return json.dumps(self.schema, sort_keys=True, default=str)
 
     def send(self, llm: Any, ask: Callable[..., Any], messages: list[Message], tools: Any) -> Any:
         """Ask a model for an answer of this form: by the provider's own parameter, or in words.
@@ -57,14 +65,24 @@ class Asked:
             ProviderError: the call failed.
         """
         given: list[Any] = [tools] if tools else []
-        if not self._in_words(llm):
-            try:
-                return ask(messages, *given, output=self.model)
-            except ProviderError as error:
-                if error.kind != "bad_request" or not _REFUSES_FORMAT.search(str(error)):
-                    raise
-                self._refused.add(llm.model)
-        return ask(with_instruction(messages, self.schema), *given)
+        if self._in_words(llm):
+            return ask(with_instruction(messages, self.schema), *given)
+        try:
+            return ask(messages, *given, output=self.model)
+        except ProviderError as error:
+            if hasattr(llm, "takes_form") or not may_be_the_form(error):
+                raise
+            answer = ask(with_instruction(messages, self.schema), *given)
+        _refused_by(llm).add(self._key)
+        return answer
+
+
+def _refused_by(llm: Any) -> set[str]:
+    """The schemas that a model of one's own has refused."""
+    try:
+        return _refused.setdefault(llm, set())
+    except TypeError:  # it cannot be referred to, or hashed
+        return set()
 
 
 class Form(Asked):
@@ -93,33 +111,43 @@ class Form(Asked):
         Raises:
             pydantic.ValidationError: the text does not fit.
         """
-        found = self.model.model_validate_json(self._json_of(text))
+        found, _ = self._found(text)
         return found if self._field is None else getattr(found, self._field)
 
-    def _json_of(self, text: str) -> str:
-        return json_alone(text) if self._alone else json_in(text)
+    def _found(self, text: str) -> tuple[Any, str]:
+        """What a text has of this form, and its JSON: the last object that fits.
+
+        Raises:
+            pydantic.ValidationError: none fits; it is about the last one.
+        """
+        from pydantic import ValidationError
+
+        first: ValidationError | None = None
+        for json_text in [json_alone(text)] if self._alone else json_in(text):
+            try:
+                return self.model.model_validate_json(json_text), json_text
+            except ValidationError as error:
+                first = first or error
+        assert first is not None  # there is at least one text
+        raise first
 
     def problem(self, response: LLMResponse, llm: Any) -> str | None:
         """What does not fit in an answer, one line each, or None.
 
         Raises:
-            ProviderError: the model refused to answer.
+            ProviderError: the answer is not whole; another try under the same limit would not be either.
             ConfigError: the offline model answered, and the answer is a decision.
         """
         from pydantic import ValidationError
 
-        if response.finish_reason == "refusal":
-            reason, provider = f"the model refused to answer: {response.content}", getattr(llm, "provider", llm.model)
-            raise ProviderError(f"{llm.model}: {reason}", kind="refusal", provider=provider, model=llm.model)
+        refuse_unusable(response, llm.model, getattr(llm, "provider", llm.model), must_be_whole=True)
         if self._alone and response.model == "offline":
             raise ConfigError("the offline model answers by rule and judges nothing; name a model")
-        if self._alone and response.truncated:
-            return "- the answer: it was cut off"
         try:
-            self.read(response.content or "")
+            _, json_text = self._found(response.content or "")
         except ValidationError as error:
             return _wrong(error)
-        repeated = repeated_key(self._json_of(response.content or ""))
+        repeated = repeated_key(json_text)
         return None if repeated is None else f"- {repeated}: this key stands twice in one object"
 
     def fits(self, turn: Any, response: LLMResponse) -> bool:

@@ -190,6 +190,7 @@ class _Batch:
         Raises:
             BaseException: the first error that is not a wait, when all are over.
         """
+        looked_up = self._turn.conversation.writes.copied()  # of bodies whose end the log has
         try:
             for run in runs:
                 if not run.decided and not self._turn.is_known(f"{run.id}/tool1"):
@@ -202,6 +203,7 @@ class _Batch:
         finally:
             self._beside.close(abandon=True)
             end_with(self._turn, self._beside.bodies)
+            looked_up.close()
         self._raise_errors()
 
     def _begin(self, run: ToolRun) -> None:
@@ -292,7 +294,7 @@ def at_once(turn: Turn, jobs: list[tuple[Any, Callable[[], Any]]]) -> list[Any]:
             body = Body(beside, copy_context())
             body.asks = True
             body.home = here.id
-            body.begin(here.by, turn.state)
+            body.begin(here.by, turn.state, turn.conversation.writes)
             body.start(job, Frame(turn, here.id, here.by, here.account, body, here.call, here.place))
             beside.wait(body.entered.is_set)
         running()

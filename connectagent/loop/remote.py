@@ -15,6 +15,7 @@ from connectagent.frame import Frame
 from connectagent.hooks.executor import HookCall
 from connectagent.loop.beside import GRACE_S, Body, in_frame, run_apart
 from connectagent.session.journal import TOOL_ENDED
+from connectagent.session.lost_updates import Copy
 from connectagent.session.snapshot import copy_of
 from connectagent.session.state import state_change
 
@@ -58,7 +59,7 @@ class Remote:
         ending, scope = self.body.ending
         return {**ending._asdict(), **({} if scope == "agent" else {"scope": scope})}
 
-    def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:
+    def bring_home(self, changes: Iterable[dict[str, Any]], place: str, copy: Copy | None = None) -> None:
         """Keep the changes of a body whose process ended after it, to apply them in the order of the calls."""
         self.body.changes += changes
 
@@ -99,10 +100,12 @@ class Remote:
         body, turn = self.body, self.turn
         body.take()
         body.bring_home()
-        before = copy_of(turn.conversation.session["state"])
+        before, writes = copy_of(turn.conversation.session["state"]), turn.conversation.writes
+        outer, writes.owner = writes.owner, body
         try:
             return work()
         finally:
+            writes.owner = outer
             body.absorb(state_change(before, turn.conversation.session["state"]))
 
 
@@ -201,7 +204,8 @@ class _Boundary:
         here = frame.current()
         assert here is not None
         session = remote.turn.conversation.session
-        remote.call(lambda: body.begin(by, session["state"]))
+        writes = remote.turn.conversation.writes
+        remote.call(lambda: body.begin(by, session["state"], writes))
         error: BaseException | None = None
         try:
             run_apart(body, by, tool, arguments)
@@ -295,4 +299,3 @@ class Stack:
             self.body.is_back.set()
             self.body.entered.set()
             self.body.beside.wake()
-

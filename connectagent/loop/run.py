@@ -10,7 +10,7 @@ from connectagent.data import LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import Diverged, DivergenceError, Paused, ToolRejected, Unrecorded, Waiting, short_path
 from connectagent.loop.call_arguments import check_arguments
 from connectagent.loop.call_entry import ENDED
-from connectagent.loop.deciding import Decided, decide_round
+from connectagent.loop.deciding import Asked
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Ending, Given, tear_down
 from connectagent.loop.model_call import call_model
@@ -20,6 +20,10 @@ from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal
 from connectagent.session.messages import NOT_RUN, assistant_message, shown_call
 from connectagent.session.usage import count_lost
+from connectagent.stop_reasons import stop_reason
+
+# An answer that was filtered or that failed never comes so far, unless a handler gives it, which answers for it.
+_OUTCOMES = {"truncated": "truncated", "unknown": "truncated", "refused": "refused"}
 
 
 def run_turn(turn: Turn) -> str:
@@ -67,7 +71,7 @@ def answer(turn: Turn) -> Ending:
         if response is not None and response.tool_calls:
             run_tools(turn, response.tool_calls)
         elif response is not None and turn.ended is None and (turn.output is None or turn.output.fits(turn, response)):
-            outcome = "truncated" if response.finish_reason and response.truncated else "answered"
+            outcome = _OUTCOMES.get(stop_reason(response.finish_reason).end, "answered")
             return Ending(response.content or "", outcome, {"model": response.model})
     return turn.last_words()
 
@@ -108,16 +112,17 @@ def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
 def decided_runs(turn: Turn, calls: list[ToolCall], place: str) -> list[ToolRun]:
     """The calls of a round, on which the handlers of `before_tools` have decided."""
     rejection: ToolRejected | None = None
-    decided: list[Decided] = []
+    asked: Asked | None = None
     if "before_tools" in turn.host.active:
+        asked = Asked("before_tools", place)
         try:
-            decided = decide_round(turn, calls, place)
+            asked.ask(turn, calls, place)
         except ToolRejected as rejected:
             rejection = rejected
     runs: list[ToolRun] = []
     for number, call in enumerate(calls):
-        of_round = decided[number] if decided else None
-        runs.append(ToolRun(turn, call, f"{place}c{number + 1}/", rejection, of_round))
+        at = f"{place}c{number + 1}/"
+        runs.append(ToolRun(turn, call, at, rejection, None if asked is None else asked.of_call(number, at)))
     return runs
 
 

@@ -12,7 +12,7 @@ from connectagent.errors import Pause, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.beside import Body
 from connectagent.loop.call_arguments import refuse_unfit
 from connectagent.loop.call_entry import BEGUN, DATA, ENDED, HELD
-from connectagent.loop.deciding import Decided, Decisions, refused
+from connectagent.loop.deciding import Asked, Decisions, refused
 from connectagent.loop.divergence import finish
 from connectagent.loop.tool_outcome import ToolOutcome
 from connectagent.loop.turn import Turn
@@ -34,7 +34,7 @@ class ToolRun(ToolOutcome):
         call: the call of the model, a handler or a tool.
         place: the place of the call in the turn, with a `/` at the end.
         rejection: set if `before_tools` rejected the whole round.
-        decided: what the handlers of `before_tools` made of the call in its round, if it is in one.
+        of_round: the handlers of `before_tools` that decided about the call in its round, if it is in one.
 
     Attributes:
         entry: its trace entry.
@@ -46,7 +46,7 @@ class ToolRun(ToolOutcome):
         call: ToolCall,
         place: str,
         rejection: ToolRejected | None = None,
-        decided: Decided | None = None,
+        of_round: Asked | None = None,
     ) -> None:
         self.turn, self.call, self.place, self.rejection = turn, call, place, rejection
         self.id = f"{turn.id}/{place}".rstrip("/")
@@ -65,7 +65,7 @@ class ToolRun(ToolOutcome):
         self.decisions: Decisions | None = None  # None if no handler can decide or change the call
         host = turn.host
         if "before_each_tool" in host.active or not host.others.isdisjoint(_DECIDING):
-            self.decisions = Decisions(call, place, host.is_last, decided)
+            self.decisions = Decisions(call, place, of_round)
 
     def whole(self) -> TraceEntry:
         """Take the call from `before_each_tool` to `after_each_tool`; its trace entry."""

@@ -200,10 +200,20 @@ class ToolOutcome:
         self.entry = line if self._traced else {**self.entry, **line["entry"]}
         if not self._traced or self.entry.get("unsettled"):
             self.turn.opens(f"{self.id}/tool1")
-        if not self._traced:
+        if self._traced:
+            self._note_changes(f"{self.id}/tool1")
+        else:
             self.turn.bring_home(line.get("changes", ()), f"{self.id}/tool1")
         self.error = self._raised(f"{self.id}/tool1", self.entry)
         self._end_again(self.entry)
+
+    def _note_changes(self, id: str) -> None:
+        """Note what the body wrote, which a parallel one may overwrite: the trace lacks what changed nothing."""
+        past, conversation = self.turn.past, self.turn.conversation
+        line = past.lines[past.bodies[id]] if past is not None and id in past.bodies else {}
+        for change in line.get("changes", ()):
+            if "turn" not in change and conversation.writes.are_noted:
+                conversation.writes.note(change, change["by"], conversation.session["state"])
 
     def _end_again(self, entry: TraceEntry) -> None:
         if "ended" in entry:

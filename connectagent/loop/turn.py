@@ -16,9 +16,12 @@ from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
-from connectagent.session.journal import BEGAN, CLOSED, TURN_ENDED, Journal
+from connectagent.session.journal import BEGAN, CLOSED, LOST_UPDATE, TURN_ENDED, Journal, waits_for_person
+from connectagent.session.lost_updates import Copy, LostWrite, lost_update
 from connectagent.session.messages import text_of, user_message
+from connectagent.session.observers import by_agent
 from connectagent.session.snapshot import clone
+from connectagent.session.state import StateChange
 from connectagent.session.usage import Spent
 from connectagent.tools.awaiting import interrupt
 
@@ -47,6 +50,7 @@ class Turn(Operations):
     handoff: Any = None  # what the leading agent hands over: see `agents.handoff`
     request: Any = None  # the handoff that the agent's own model asks for
     hops = handoffs = misfits = 0
+    copy: Copy | None = None  # of the caller's state, on which an inner turn works
     own_tools: list[dict[str, Any]] | None = None  # the schemas that handlers may edit: see `loop.stored`
     pool: Any = None  # of a root turn: the resources that were made for it
 
@@ -287,11 +291,22 @@ class Turn(Operations):
 
     # -- streamed text -------------------------------------------------------------------------
 
-    def emit_text(self, text: str) -> None:
-        """Pass a piece of the model's text to handlers, and to the consumer of a streamed turn."""
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody wants the text of an answer as it arrives."""
+        return bool(self.agent.streaming or self.listeners)
+
+    def emit_text(self, text: str, attempt: int = 1) -> None:
+        """Pass a piece of an answer to handlers, and to the consumer of a streamed turn.
+
+        Args:
+            text: the piece.
+            attempt: at the model call, from 1; with the next one the text begins anew.
+        """
+        anew = {"attempt": attempt} if attempt > 1 else {}
         for listener in self.listeners:
-            listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
-        self.host.observe("on_text", agent=self.agent, text=text)
+            listener.listen(self.agent, {"type": "text", "text": text, **anew, **self.conversation.labels})
+        self.host.observe("on_text", agent=self.agent, text=text, attempt=attempt)
 
     def retrying(self, retry: dict[str, Any]) -> None:
         """Trace that a provider's SDK waits before it repeats a failed request."""
@@ -299,38 +314,62 @@ class Turn(Operations):
 
     # -- turns inside this one -----------------------------------------------------------------
 
-    def take_closing(self, line: TraceEntry, change: dict[str, Any], known: bool = False) -> None:
+    def take_closing(
+        self,
+        line: TraceEntry,
+        change: StateChange,
+        known: bool = False,
+        copy: Copy | None = None,
+        lost: Sequence[LostWrite] = (),
+    ) -> None:
         """Merge the changes and the ending of an inner turn; in a parallel body, keep them for the order of the calls.
 
         Args:
             line: the closing entry of the inner turn.
             change: its changes of the state.
             known: whether the log has its end already.
+            copy: the copy of the state on which it worked, if others may have changed the state meanwhile.
+            lost: what its changes overwrote in the body that asked for it.
         """
         if (body := self._body()) is not None:
             if not known:
                 for label, value in self.conversation.labels.items():
                     line.setdefault(label, value)
                 self.log.append({**clone(line), "type": TURN_ENDED})
-            body.add_turn(line, change, known and line["type"] == "agent_turn")
+            body.add_turn(line, change, known and line["type"] == "agent_turn", copy)
             return
-        self.conversation.merge(change)
+        by, id = by_agent(line), str(line["id"])
+        if waits_for_person(line):
+            self.conversation.unmerged.append((by, change))
+        else:
+            lost = [*lost, *self.conversation.merge(change, by, copy)]
         if not known:
             self.conversation.trace({**line, "type": "agent_turn"})
+        if lost and not (self.past is not None and self.past.has(LOST_UPDATE, id)):
+            self.conversation.trace(lost_update(by, lost), id)
         self.between.behind(line["id"])
         self._end_with(line)
 
-    def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:
-        """Apply the changes of a parallel body, from its own list or from a line."""
+    def bring_home(self, changes: Iterable[dict[str, Any]], place: str, copy: Copy | None = None) -> None:
+        """Apply the changes of a parallel body, from its own list or from a line.
+
+        Args:
+            changes: the changes.
+            place: where they are made.
+            copy: the copy of the state on which the body worked; None where only its line is known.
+        """
+        copy = copy or self.conversation.writes.oldest()
         with self.frame.inside(place):
             for change in changes:
                 if "turn" not in change:
-                    self.boundary.change_state(change["by"], change)
+                    if lost := self.conversation.merge_traced(change, change["by"], copy):
+                        self.conversation.trace(lost_update(change["by"], lost))
                 elif "line" in change:
-                    self.take_closing(change["line"], change["change"], change["known"])
+                    lost = change.get("lost", ())
+                    self.take_closing(change["line"], change["change"], change["known"], copy, lost)
                 elif self.past is not None and change["turn"] in self.past.closed:
                     line = self.past.lines[self.past.closed[change["turn"]]]
-                    self.take_closing(line, line, line["type"] == "agent_turn")
+                    self.take_closing(line, line, line["type"] == "agent_turn", copy, change.get("lost", ()))
 
     def is_consumer(self) -> bool:
         """Whether this is the thread of the consumer of a streamed turn."""

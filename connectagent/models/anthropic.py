@@ -8,29 +8,35 @@ from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.anthropic_cache import EPHEMERAL, mark
-from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
+from connectagent.models.anthropic_messages import is_thought_through, may_think, to_wire, tool_choice, tools_to_wire
+from connectagent.models.anthropic_stream import OWN_KEYS, StreamedBlocks, stream_class, whole_blocks
 from connectagent.models.clients import new_client
-from connectagent.models.content import as_json, read_arguments, tool_call
+from connectagent.models.content import CUT_CALL, Said, as_json, not_run, says_nothing, tool_call, without_repeats
+from connectagent.models.event_stream import SentEvents, came_as_stream, unheard
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
+from connectagent.models.notes import THINKING_IS_OFF, note
+from connectagent.models.output_forms import OutputForm
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
-from connectagent.session.instruction import instruction
+from connectagent.models.strict_schemas import ANTHROPIC
+from connectagent.stop_reasons import NOT_GIVEN, PAUSES, is_whole, stop_reason
 
 Block = dict[str, Any]
 
 MAX_TOKENS = 8192
 _OLD_MODEL = re.compile(r"claude-3-(opus|sonnet|haiku)-2024")
 _OLD_MAX_TOKENS = 4096
+# From 5.1 on, a forced tool is refused, with or without an option for thinking: these models always think.
+# https://platform.claude.com/docs/en/models/fable-5-1/migration-guide
+_UNFORCED = re.compile(r"claude-[a-z]+-(5-\d{1,2}|([6-9]|\d\d)(-\d{1,2})?)(?!\d)|claude-mythos-preview")
+# From 4.5 on, and Opus 4.1, an answer can be made to fit a schema.
+# https://platform.claude.com/docs/en/build-with-claude/structured-outputs
+_ENFORCING = re.compile(r"claude-(opus-4-1|[a-z]+-(4-([5-9]|\d\d)|[5-9]|\d\d))(?!\d)")
 # Above this an answer may take longer than ten minutes, which connections do not survive without a stream;
 # the SDK's own create() refuses it.
 _STREAM_FROM_TOKENS = 21_333
 _MAX_PAUSES = 10
-_EMPTY_KINDS = {
-    "max_tokens": ("length", "the answer reached the token limit before any text came; allow more (max_tokens)"),
-    "refusal": ("refusal", "the model refused to answer"),
-    "model_context_window_exceeded": ("context_length", "the conversation fills the model's context window"),
-}
+_THOUGHTS = ("thinking", "redacted_thinking")
 
 
 class AnthropicLLM(WireLLM):
@@ -79,18 +85,20 @@ class AnthropicLLM(WireLLM):
             found["headers"]["anthropic-beta"] = ",".join(self.options["betas"])
         return found
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
+    def _answered(
+        self, body: dict[str, Any], on_text: OnText | None, form: OutputForm | None, exchange: Exchange
+    ) -> LLMResponse:
         blocks: list[Block] = []
         retries: list[dict[str, Any]] = []
         for _ in range(_MAX_PAUSES):
             answer, failed = self._one_call(body, on_text, exchange)
             retries += failed
             blocks += _blocks(answer)
-            if answer.get("stop_reason") != "pause_turn":
+            if answer.get("stop_reason") not in PAUSES:
                 break
             # the provider's own tools need more time: what it has said goes back, and it goes on
             body["messages"] = [*body["messages"], {"role": "assistant", "content": _blocks(answer)}]
-        response = self._response({**answer, "content": blocks}, output)
+        response = self._response({**answer, "content": blocks}, form)
         response.retries = retries or None
         return response
 
@@ -99,34 +107,43 @@ class AnthropicLLM(WireLLM):
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if on_text is None and body["max_tokens"] <= _STREAM_FROM_TOKENS:
             answer, retries = self._post(exchange.client, body)
+            if came_as_stream(answer):
+                return self._collected(SentEvents(exchange.client, answer), unheard, exchange), retries
             if not isinstance(answer, dict) or not isinstance(answer.get("content"), list):
                 kind = kind_of(200, answer) if isinstance(answer, dict) and answer.get("error") else "bad_response"
                 text = f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}"
                 raise self._failure(text, kind, status=200, body=answer)
             exchange.whole(answer.get("usage"))
             return answer, retries
-        import anthropic
-
         body = {**body, "stream": True}
-        stream, retries = self._post(exchange.client, body, stream=True, stream_cls=anthropic.Stream[object])
+        stream, retries = self._post(exchange.client, body, stream=True, stream_cls=stream_class())
         with stream:
-            return self._collected(stream, on_text or (lambda text: None), exchange), retries
+            return self._collected(stream, on_text or unheard, exchange), retries
 
     # ------------------------------------------------------------------------------------- sending
 
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+    def _ways(self, form: OutputForm) -> list[str]:
+        thinking = self._body_options().get("thinking")
+        thinks = isinstance(thinking, dict) and thinking.get("type") == "enabled"  # which forbids to force a tool
+        ways = [] if thinks or _UNFORCED.match(self.wire_model) else ["tool"]
+        if _ENFORCING.match(self.wire_model) and form.enforced(ANTHROPIC) is not None:
+            ways.append("output_config")
+        return ways
+
+    def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         options = self._body_options()
         cache = options.pop("cache_control", EPHEMERAL)
-        system, sent, used_tools = to_wire(messages, self.provider)
+        self._think_where_it_may(options, messages)
+        system, sent, used_tools = to_wire(messages, self.origin, _mode(options))
         wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
         thinking = options.get("thinking")
         thinking = thinking if isinstance(thinking, dict) else {}
-        if output is not None and thinking.get("type") == "enabled":  # which forbids to force a tool
-            system = "\n\n".join(filter(None, (system, instruction(output.model_json_schema()))))
-        elif output is not None:
-            tool = output_tool(output)
-            options["tool_choice"] = {"type": "any"} if wire_tools else {"type": "tool", "name": tool["name"]}
-            wire_tools.append(tool)
+        if form is not None and form.way == "tool":
+            options["tool_choice"] = {"type": "any"} if wire_tools else {"type": "tool", "name": form.name}
+            wire_tools.append(form.tool())
+        elif form is not None:
+            asked = {"type": "json_schema", "schema": form.enforced(ANTHROPIC)}
+            options["output_config"] = {"format": asked, **(options.get("output_config") or {})}
         if not wire_tools:
             options.pop("tool_choice", None)  # refused without tools
             if used_tools:  # what the history calls must be defined, and is not to be called again
@@ -144,6 +161,16 @@ class AnthropicLLM(WireLLM):
             mark(body, cache)
         return body
 
+    def _think_where_it_may(self, options: dict[str, Any], messages: Messages) -> None:
+        """Switch thinking off in a request where the model would refuse the conversation for it."""
+        if "deepseek" in self.wire_model.lower():  # which thinks where it is not told otherwise
+            if _mode(options) != "disabled" and not is_thought_through(messages, self.origin):
+                options["thinking"] = {"type": "disabled"}
+                note("thinking is off in this request: the conversation has calls without this model's thinking")
+        elif _mode(options) == "enabled" and not may_think(messages, self.origin):
+            del options["thinking"]
+            note(THINKING_IS_OFF)
+
     def _max_tokens(self, thinking: dict[str, Any]) -> int:
         """The limit that the API insists on, where the user set none; a thinking budget is part of it."""
         limit = _OLD_MAX_TOKENS if _OLD_MODEL.match(self.wire_model) else MAX_TOKENS
@@ -152,38 +179,46 @@ class AnthropicLLM(WireLLM):
 
     # ----------------------------------------------------------------------------------- receiving
 
-    def _response(self, answer: dict[str, Any], output: type[Any] | None) -> LLMResponse:
-        stop = answer.get("stop_reason") or None
+    def _response(self, answer: dict[str, Any], form: OutputForm | None) -> LLMResponse:
+        stop = str(answer.get("stop_reason") or NOT_GIVEN)
         blocks: list[Block] = answer["content"]
         content = "".join(block.get("text") or "" for block in blocks if block["type"] == "text") or None
-        calls = self._calls(blocks, stop)
-        name = None if output is None else output_tool(output)["name"]
-        if calls and all(call.name == name for call in calls):
-            arguments = calls[0].arguments if calls[0].error is None else {}
-            return LLMResponse(as_json(arguments), None, None, stop, answer.get("model"))
+        name = form.name if form is not None and form.way == "tool" else None
+        forms = [block for block in blocks if block["type"] == "tool_use"]
+        if forms and all(block.get("name") == name for block in forms):  # as text, also where it is cut or broken
+            given = forms[0].get("problem") or forms[0].get("broken") or as_json(forms[0].get("input") or {})
+            return self._settled(LLMResponse(given, None, None, stop, answer.get("model")), answer)
+        calls = self._calls(blocks, is_whole(stop))
         calls, blocks = _without(name, calls, blocks)  # given beside calls whose results it has not seen: too early
-        if content is None and not calls and stop in _EMPTY_KINDS:
-            kind, text = _EMPTY_KINDS[stop]
-            raise self._failure(text, kind, status=200, body=answer)
-        return LLMResponse(content, calls or None, None, stop, answer.get("model"), self._provider_data(blocks))
+        kept = self._provider_data(blocks)
+        response = LLMResponse(content, calls or None, None, stop, answer.get("model"), kept)
+        has_more = any(block["type"] not in ("text", "tool_use", *_THOUGHTS) for block in blocks)
+        return self._settled(response, answer, has_more)
+
+    def _settled(self, response: LLMResponse, answer: dict[str, Any], has_more: bool = False) -> LLMResponse:
+        """The response, unless it cannot be used. A refusal has no words here: what came before it is no answer."""
+        is_refused = stop_reason(response.finish_reason).end == "refused"
+        return self._usable(response, answer, words=_words(answer), has_more=has_more, must_be_whole=is_refused)
 
     def _provider_data(self, blocks: list[Block]) -> dict[str, Any] | None:
-        """The blocks themselves, where one of them says what the message does not."""
-        if all(_is_plain(block) for block in blocks):
-            return None
-        own = [{key: value for key, value in block.items() if key != "broken"} for block in blocks]
-        return {"provider": self.provider, "content": own}
+        """The mode in which the model thought, and the blocks, where one of them says what the message does not."""
+        mode = _mode(self._body_options())
+        parts: dict[str, Any] = {} if mode in (None, "disabled") else {"mode": mode}
+        if not all(_is_plain(block) for block in blocks):
+            parts["content"] = [{key: value for key, value in block.items() if key not in OWN_KEYS} for block in blocks]
+        return self.origin.kept(**parts) if parts else None
 
-    def _calls(self, blocks: list[Block], stop: str | None) -> list[ToolCall]:
+    def _calls(self, blocks: list[Block], whole: bool) -> list[ToolCall]:
+        """The calls of an answer. Of one that was cut, the last block is not complete, however its input looks."""
         taken: set[str] = set()
-        calls = [
-            tool_call(block.get("id"), block.get("name"), block.get("broken") or block.get("input"), taken, "anthropic")
-            for block in blocks
-            if block["type"] == "tool_use"
-        ]
-        if calls and stop == "max_tokens" and blocks[-1]["type"] == "tool_use" and calls[-1].error is None:
-            calls[-1].arguments = {}
-            calls[-1].error = "the answer reached the token limit inside this call: its arguments are not complete"
+        calls = []
+        for number, block in enumerate(blocks, 1):
+            said = _said(block)
+            if said is None:
+                continue
+            is_complete = whole or (number < len(blocks) and not says_nothing(said[2]))
+            problem = block.get("problem") or (None if is_complete else CUT_CALL)
+            calls.append(not_run(tool_call(*said, taken, "anthropic"), problem))
         return calls
 
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
@@ -203,29 +238,40 @@ class AnthropicLLM(WireLLM):
     def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """A stream put together as one plain answer; it is whole when `message_stop` came."""
         answer: dict[str, Any] = {}
-        blocks: dict[Any, Block] = {}
-        inputs: dict[Any, str] = {}
+        blocks = StreamedBlocks()
         for event in self._events(stream):
-            index = event.get("index")
+            blocks.read(event, on_text)
             match event.get("type"):
                 case "message_start":
                     answer = dict(event.get("message") or {})
                     answer["usage"] = dict(answer.get("usage") or {})
                     exchange.so_far(answer["usage"])
-                case "content_block_start":
-                    blocks[index] = dict(event.get("content_block") or {})
-                case "content_block_delta" if index in blocks:
-                    _add_delta(blocks[index], event.get("delta") or {}, inputs, index, on_text)
+                case "message":  # the answer itself, from a server that does not stream
+                    exchange.whole(event.get("usage"))
+                    return {**event, "content": whole_blocks(event.get("content"), on_text)}
                 case "message_delta":
                     answer.update(event.get("delta") or {})
                     answer.setdefault("usage", {}).update(_counted(event.get("usage") or {}))  # as `exchange` has it
                 case "message_stop":
                     exchange.whole(answer.get("usage"))
-                    content = [_finished(block, inputs.get(index)) for index, block in blocks.items()]
-                    return {**answer, "content": content}
+                    return {**answer, "content": blocks.finished()}
                 case "error":
                     raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+
+
+def _mode(options: dict[str, Any]) -> str | None:
+    """The type of `thinking` in a request's parameters."""
+    thinking = options.get("thinking")
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _words(answer: dict[str, Any]) -> str:
+    """What the provider says of why it stopped: https://platform.claude.com/docs/en/api/messages (`stop_details`)."""
+    details = answer.get("stop_details")
+    told = [details.get(key) for key in ("category", "explanation")] if isinstance(details, dict) else []
+    return ": ".join(str(one) for one in told if one)
 
 
 def _counted(usage: dict[str, Any]) -> dict[str, Any]:
@@ -252,26 +298,12 @@ def _is_plain(block: Block) -> bool:
 def _blocks(answer: dict[str, Any]) -> list[Block]:
     """The blocks of an answer, without empty text, which is refused when it is sent back."""
     blocks = [block for block in answer["content"] if isinstance(block, dict) and isinstance(block.get("type"), str)]
-    return [block for block in blocks if block["type"] != "text" or block.get("text")]
+    blocks = [block for block in blocks if block["type"] != "text" or block.get("text")]
+    return without_repeats(blocks, _said)
 
 
-def _add_delta(block: Block, delta: dict[str, Any], inputs: dict[Any, str], index: Any, on_text: OnText) -> None:
-    kind = delta.get("type")
-    if kind == "input_json_delta":
-        inputs[index] = inputs.get(index, "") + (delta.get("partial_json") or "")
-    elif kind == "citations_delta":
-        block["citations"] = [*(block.get("citations") or []), delta.get("citation")]
-    else:  # text_delta, thinking_delta, signature_delta, and others of that form
-        for key, value in delta.items():
-            if key != "type" and isinstance(value, str):
-                block[key] = (block.get(key) or "") + value
-                if kind == "text_delta" and value:
-                    on_text(value)
-
-
-def _finished(block: Block, input: str | None) -> Block:
-    """A streamed block with its input read; no-arg tools send `""`, or nothing. What is no JSON is left in `broken`."""
-    if input is None:
-        return block
-    arguments, error = read_arguments(input)
-    return {**block, "input": arguments, **({"broken": input} if error else {})}
+def _said(block: Block) -> Said | None:
+    """What a block says as a call."""
+    if block["type"] != "tool_use":
+        return None
+    return block.get("id"), block.get("name"), block.get("broken") or block.get("input")

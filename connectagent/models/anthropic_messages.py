@@ -9,6 +9,7 @@ from connectagent.models.content import (
     CallIds,
     as_json,
     image_problem,
+    open_turn,
     parts_of,
     sent_arguments,
     text_of,
@@ -17,6 +18,7 @@ from connectagent.models.content import (
 from connectagent.models.files import for_anthropic
 from connectagent.models.images import DATA_URL
 from connectagent.models.json_schema import object_schema
+from connectagent.models.origin import Origin
 from connectagent.models.sdk import Messages
 
 Block = dict[str, Any]
@@ -58,12 +60,19 @@ def tool_choice(choice: Any) -> Any:
     return choice
 
 
-def to_wire(messages: Messages, provider: str) -> tuple[str, list[dict[str, Any]], list[str]]:
+def to_wire(
+    messages: Messages, origin: Origin, mode: str | None = None
+) -> tuple[str, list[dict[str, Any]], list[str]]:  # fmt: skip
     """The conversation: its system text, its messages, and the names of the tools that were called in it.
 
     System messages at the beginning are the system text; later ones stay where they are, as the user's
     text, since what they say is said of that moment. Messages of one role in a row become one, results
     first. Orphaned results, and text that is empty, are left out.
+
+    Args:
+        messages: the conversation.
+        origin: the model that is asked; only its own thinking is sent back.
+        mode: the type of the request's `thinking`; None where it has none.
     """
     system: list[str] = []
     wire: list[dict[str, Any]] = []
@@ -80,7 +89,7 @@ def to_wire(messages: Messages, provider: str) -> tuple[str, list[dict[str, Any]
                 results += 1
         elif role == "assistant":
             results = 0
-            _add(wire, "assistant", _assistant_blocks(message, content, ids, used, provider))
+            _add(wire, "assistant", _assistant_blocks(message, content, ids, used, origin, mode))
         elif role in ("system", "developer") and not wire:
             system.append(text_of(content))
         else:
@@ -176,13 +185,12 @@ def _image(url: Any) -> Block:
 
 
 def _assistant_blocks(
-    message: Any, content: Any, ids: CallIds, used: dict[str, None], provider: str
+    message: Any, content: Any, ids: CallIds, used: dict[str, None], origin: Origin, mode: str | None
 ) -> list[Block]:  # fmt: skip
     calls = message.get("tool_calls") or []
     text = content if type(content) is str else text_of(content)
     sent_ids = ids.begin(calls) if calls else []
-    kept = message.get("provider_data")
-    own = _own_blocks(kept, provider) if kept else []
+    own = _own_blocks(message.get("provider_data"), origin, mode)
     blocks: list[Block] = []
     if own:
         if _is_unchanged(own, text, calls, sent_ids):
@@ -203,12 +211,50 @@ def _assistant_blocks(
     return blocks
 
 
-def _own_blocks(kept: dict[str, Any], provider: str) -> list[Block]:
-    """The blocks of a message as this provider gave them; [] where another one did."""
-    if kept.get("provider") != provider:
+def _own_blocks(kept: dict[str, Any] | None, origin: Origin, mode: str | None) -> list[Block]:
+    """The blocks of a message as this provider gave them, with its thinking where this model takes that back."""
+    blocks = kept.get("content") if kept and origin.shares(kept) else None
+    if kept is None or not isinstance(blocks, list) or not all(map(_is_own, blocks)):
         return []
-    blocks = kept.get("content")
-    return list(blocks) if isinstance(blocks, list) and all(map(_is_own, blocks)) else []
+    if origin.gave(kept) and _in_mode(kept, mode):
+        return list(blocks)
+    return [block for block in blocks if block["type"] not in _THINKING]
+
+
+def _in_mode(kept: dict[str, Any], mode: str | None) -> bool:
+    """Whether thinking may stand in a request: what was asked for stays away where thinking is off.
+
+    "When thinking is disabled, an `assistant` message in the final position cannot contain `thinking`"
+    (github.com/tailcallhq/forgecode/issues/1853). Newer models think unasked, and take that back.
+    """
+    return mode != "disabled" and (mode is not None or not kept.get("mode"))
+
+
+def may_think(messages: Messages, origin: Origin) -> bool:
+    """Whether a request may have `thinking` of type `enabled`: a turn is thought through, or not at all.
+
+    "When `thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the lastmost
+    set of `tool_use` and `tool_result` blocks)"; rounds behind the first need none, if the model wrote them
+    (docs.claude.com/en/docs/build-with-claude/extended-thinking, "Toggling thinking modes in conversations").
+    """
+    answers = open_turn(messages)
+    own = all(origin.gave(answer.get("provider_data")) for answer in answers)
+    return own and (not answers or _is_thought(answers[-1], origin))
+
+
+def is_thought_through(messages: Messages, origin: Origin) -> bool:
+    """Whether each call of the conversation is behind this model's own thinking.
+
+    DeepSeek asks for that by Anthropic's API: "The `content[].thinking` in the thinking mode must be passed back to the
+    API." (github.com/decolua/9router/issues/2397)
+    """
+    return all(_is_thought(message, origin) for message in messages if message.get("tool_calls"))
+
+
+def _is_thought(answer: Any, origin: Origin) -> bool:
+    """Whether an answer begins with this model's own thinking."""
+    blocks = _own_blocks(answer.get("provider_data"), origin, "enabled")
+    return bool(blocks) and blocks[0]["type"] in _THINKING
 
 
 def _is_own(block: Any) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from connectagent import frame
-from connectagent.models.failures import retry_after
+from connectagent.models.failures import retry_after, retry_delay
 from connectagent.tools.awaiting import CALLER
 
 _MAX_RETRIES = 2  # of both SDKs, where the options name no other number
+_BUSY = (429, 503)
 _LONGEST_WAIT_S = 120  # what asks for more is given up by OpenAI's SDK
 _current: ContextVar[Attempts | None] = ContextVar("connectagent_attempts", default=None)
 
@@ -110,5 +113,16 @@ def _note_request(request: Any) -> None:
 
 
 def _note_response(response: Any) -> None:
+    _add_wait(response)
     if (attempts := _current.get()) is not None:
         attempts.answered(response.status_code, response.headers)
+
+
+def _add_wait(response: Any) -> None:
+    """Give a response the header that Google leaves out, so that the SDK waits as long as its body asks for."""
+    if response.status_code not in _BUSY or retry_after(response.headers) is not None:
+        return
+    with contextlib.suppress(ValueError):  # no JSON
+        wait_s = retry_delay(json.loads(response.read()))
+        if wait_s is not None:
+            response.headers["retry-after"] = str(wait_s)

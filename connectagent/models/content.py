@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from connectagent.data import File, Image, ToolCall
+from connectagent.data import File, Image, Message, ToolCall
 from connectagent.errors import cut
 from connectagent.models.images import DATA_URL, facts_of
 from connectagent.models.limits import IMAGE_TYPES
@@ -50,6 +50,23 @@ def without_older(messages: Sequence[Any], part: Part, note: str) -> list[Any] |
     return None if made == list(messages) else made
 
 
+def open_turn(messages: Sequence[Message]) -> list[Message]:
+    """The answers of the turn that a request goes on with, the last one first; [] where it begins a turn.
+
+    What the user says behind results is in one message with them, and does not begin a turn.
+    """
+    answers: list[Message] = []
+    said = False  # whether the message behind is the user's
+    for message in reversed(messages):
+        role = message.get("role")
+        if role == "assistant" and said:
+            break
+        if role == "assistant" and (message.get("tool_calls") or message.get("content")):
+            answers.append(message)
+        said = role not in ("assistant", "tool")
+    return answers
+
+
 def parts_of(content: object) -> list[Part]:
     """Any content of a message as a list of parts, `{"type": ..., ...}`; what says nothing is left out."""
     if isinstance(content, str):
@@ -86,7 +103,7 @@ def image_problem(url: object) -> str | None:
         return "without a URL"
     if found := DATA_URL.match(url):
         if found[1].lower() not in IMAGE_TYPES:
-            return f"of type {found[1][:40]}"
+            return f"of type {found[1][:40]}" if found[1] else "without a type"
         return None if facts_of(url) is not None else "that is no base64"
     return None if _WEB_URL.match(url) else "that is neither a data: nor an https: URL"
 
@@ -114,6 +131,17 @@ def wire_name(name: object) -> str:
     return text if _NAME.fullmatch(text) else re.sub(r"[^a-zA-Z0-9_-]", "_", text)[:64]
 
 
+def own_name(name: str) -> str:
+    """The name of a tool without what a server left of the model's format around it, as it was sent otherwise.
+
+    gpt-oss writes `functions.look<|channel|>commentary`: vllm-project/vllm#42454. No tool is sent with such a name.
+    """
+    if _NAME.fullmatch(name):
+        return name
+    bare = name.partition("<|")[0].strip().removeprefix("functions.")
+    return bare if _NAME.fullmatch(bare) else name
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
@@ -137,6 +165,14 @@ def read_arguments(raw: object) -> tuple[dict[str, Any], str | None]:
     if not isinstance(value, dict):
         return {}, f"the arguments must be a JSON object, not {type(value).__name__}: {cut(raw, 200)}"
     return value, None
+
+
+def repaired_arguments(raw: str, error: str) -> tuple[dict[str, Any], str | None]:
+    """The arguments in a text that is no JSON object, and the error of reading it where they stay unreadable."""
+    from connectagent.models.argument_repairs import repaired  # nearly all can be read as they are
+
+    found = repaired(raw)
+    return ({}, error) if found is None else (found, None)
 
 
 def sent_arguments(raw: object) -> dict[str, Any]:
@@ -170,10 +206,66 @@ def tool_call(id: object, name: object, raw: object, taken: set[str], provider: 
         text = new_id(provider)
     taken.add(text)
     arguments, error = read_arguments(raw)
+    as_it_came = isinstance(raw, str) and error is None
+    if error is not None and isinstance(raw, str):
+        arguments, error = repaired_arguments(raw, error)
     if not name:
         error = error or "the call names no tool"
-    plain = raw if isinstance(raw, str) and error is None and arguments and raw != json_text(arguments) else None
-    return ToolCall(text, str(name or ""), arguments, error, raw=plain)
+    plain = str(raw) if as_it_came and arguments and raw != json_text(arguments) else None
+    return ToolCall(text, own_name(str(name or "")), arguments, error, raw=plain)
+
+
+CUT_CALL = "the answer was cut inside this call: its arguments are not complete"
+
+
+def not_run(call: ToolCall, problem: str | None) -> ToolCall:
+    """The call; with a problem it has no arguments, and is not run."""
+    if problem and call.error is None:
+        call.arguments = {}
+        call.raw = None
+        call.error = problem
+    return call
+
+
+Said = tuple[object, object, object]
+"""What a call of an answer says: its id, its name, its arguments as they came."""
+
+
+def without_repeats(items: list[dict[str, Any]], said: Callable[[dict[str, Any]], Said | None]) -> list[dict[str, Any]]:
+    """The items of an answer without calls that it says a second time: with the id and name of another one.
+
+    The second one is no call if its arguments are the same, or none; if the first one has none, it is not.
+
+    Args:
+        items: what the answer is made of.
+        said: what an item says as a call; None for what is no call.
+    """
+    if len(items) < 2:
+        return items
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for item in items:
+        if (call := said(item)) and call[0]:
+            found.setdefault((str(call[0]), str(call[1])), []).append(read_arguments(call[2])[0])
+    if all(len(same) == 1 for same in found.values()):
+        return items
+    kept = []
+    seen: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for item in items:
+        call = said(item)
+        if call and call[0]:
+            key = (str(call[0]), str(call[1]))
+            arguments = read_arguments(call[2])[0]
+            before = seen.setdefault(key, [])
+            if arguments in before or (not arguments and any(found[key])):
+                continue
+            before.append(arguments)
+        kept.append(item)
+    return kept
+
+
+def says_nothing(arguments: object) -> bool:
+    """Whether arguments as a provider sent them are missing. Only a whole answer says by that that there are none."""
+    return arguments in (None, {}) or (isinstance(arguments, str) and arguments.strip() in ("", "null"))
 
 
 def new_id(provider: str) -> str:

@@ -2,7 +2,8 @@
 
 Error bodies differ: OpenAI `{"error": {message, type, param, code}}`, Anthropic `{"type": "error",
 "error": {...}}`, OpenRouter a numeric code and `metadata.raw`, Mistral `{"detail": ...}`, xAI
-`{"code", "error": "text"}`. One function reads the text of all of them, one names their kind.
+`{"code", "error": "text"}`, Gemini `[{"error": {code, message, status, details}}]`. One function reads the text of
+all of them, one names their kind.
 """
 
 from __future__ import annotations
@@ -17,27 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectagent.errors import ProviderError
+from connectagent.models.overflow import near_window
+from connectagent.models.wordings import wording_of
 
-# What providers say, in `type`, `code` or the text of an error body; the first line that fits wins. The text
-# counts before the status, since an overflow, a filter and a failed tool call all come as a plain 400.
-_WORDINGS: tuple[tuple[str, str], ...] = (
-    (
-        "context_length",
-        r"context_length_exceeded|maximum context length|context (window|length)|prompt is too long|prompt too long"
-        r"|exceeds? (the )?(max|available) context|too_many_prompt_tokens|input is too long|request_too_large",
-    ),
-    ("tool_use_failed", r"tool_use_failed|does not match the expected .*format|failed to parse tool call"),
-    ("content_filter", r"content_filter|content_policy_violation|responsibleaipolicy|content management policy"),
-    ("auth", r"authentication_error|invalid_api_key|invalid x-api-key"),
-    ("permission", r"permission_error|billing_error|insufficient_quota"),
-    ("overloaded", r"overloaded_error|engine_overloaded|\boverloaded\b"),
-    ("rate_limit", r"rate_limit_error|rate_limit_exceeded"),
-    ("not_found", r"not_found_error|model_not_found"),
-    ("timeout", r"timeout_error"),
-)
 # What a gateway may say of every failure: the status is more exact.
 _GENERIC = re.compile(r"\bapi_error\b|server_error", re.IGNORECASE)
-_PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _WORDINGS)
+# google.rpc.RetryInfo: a duration in seconds with up to nine decimals, such as "45.837906927s".
+_RETRY_DELAY = re.compile(r"retryDelay\W+(\d+(?:\.\d+)?)s\b")
+_RETRY_SENTENCE = re.compile(r"Please retry in (\d+(?:\.\d+)?)s\b")
 _STATUSES = {
     401: "auth",
     402: "permission",
@@ -72,10 +60,12 @@ def kind_of(status: int | None, body: object) -> str:
         return _STATUSES[status]
     codes = _codes(body)
     said = " ".join([*codes, error_text(body)])
-    by_text = next((kind for kind, pattern in _PATTERNS if pattern.search(said)), None)
+    wording = wording_of(said)
     if status is None or status < 400:  # an error inside a response that began well: its code may be a status
         status = next((int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)), None)
-    return by_text or _kind_of_status(status) or ("server" if _GENERIC.search(said) else "stream")
+    if wording is not None:
+        return wording.kind
+    return _kind_of_status(status) or ("server" if _GENERIC.search(said) else "stream")
 
 
 def _kind_of_status(status: int | None) -> str | None:
@@ -83,15 +73,29 @@ def _kind_of_status(status: int | None) -> str | None:
 
 
 def _codes(body: object) -> list[str]:
-    """The `type` and `code` of an error body, and of the error in it."""
-    levels = [body, body.get("error")] if isinstance(body, dict) else []
-    return [str(one.get(key) or "") for one in levels if isinstance(one, dict) for key in ("type", "code")]
+    """The `type`, `code` and `status` of an error body, and of the error in it; Google's reasons too."""
+    body = _alone(body)
+    levels = [one for one in (body, body.get("error")) if isinstance(one, dict)] if isinstance(body, dict) else []
+    found = [str(one.get(key) or "") for one in levels for key in ("type", "code", "status")]
+    details = [detail for one in levels for detail in _items(one.get("details")) if isinstance(detail, dict)]
+    return [*found, *(str(detail.get("reason") or "") for detail in details)]
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _alone(body: object) -> object:
+    """The first object of a body that is a list of them, as Gemini's are at the address for OpenAI's API."""
+    return body[0] if isinstance(body, list) and body and isinstance(body[0], dict) else body
 
 
 def error_text(body: object) -> str:
     """What an error body says to people, whichever provider wrote it."""
     if isinstance(body, str):
         return " ".join(body.split())[:500]
+    if isinstance(body, list) and body and isinstance(body[0], dict) and body[0].get("error"):
+        return error_text(body[0])
     if not isinstance(body, dict):
         return "" if body is None else json.dumps(body, default=str)[:500]
     for key in ("error", "message", "detail"):
@@ -118,6 +122,18 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return next((seconds for seconds in found if seconds), found[0] if found else None)
 
 
+def retry_delay(body: object) -> float | None:
+    """The seconds that Google asks to wait in a body: its `RetryInfo`, or the sentence that says the same.
+
+    It sends no header: https://github.com/vercel/ai/issues/18627. Gateways pass the body on as a text in a text.
+    """
+    if not isinstance(body, dict | list):
+        return None
+    text = json.dumps(body, default=str)
+    found = _RETRY_DELAY.search(text) or _RETRY_SENTENCE.search(text)
+    return None if found is None else float(found[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Whom a failed call was made to; `key` is known here so that no message ever shows it."""
@@ -129,8 +145,23 @@ class Endpoint:
     key_variable: str | None
 
 
-def from_sdk(error: Exception, at: Endpoint, *, streaming: bool, retries: list[dict[str, Any]]) -> ProviderError | None:
-    """The `ProviderError` for what an SDK raised; None for what is no failure of the call (a bug, say)."""
+def from_sdk(
+    error: Exception,
+    at: Endpoint,
+    *,
+    streaming: bool,
+    retries: list[dict[str, Any]],
+    request: dict[str, Any] | None = None,
+) -> ProviderError | None:
+    """The `ProviderError` for what an SDK raised; None for what is no failure of the call (a bug, say).
+
+    Args:
+        error: what was raised.
+        at: whom the call was made to.
+        streaming: whether an answer had begun.
+        retries: the attempts that failed.
+        request: the body that was sent, if it may have been too long.
+    """
     found = _kind_and_text(error, at.base_url, streaming)
     if found is None:
         return None
@@ -140,6 +171,9 @@ def from_sdk(error: Exception, at: Endpoint, *, streaming: bool, retries: list[d
     status = getattr(error, "status_code", None)
     if status is None and body is not None:
         status = 200  # a bare APIError is an error event inside a response that began well
+    if request is not None and (size := near_window(kind, status, text, request, at.model)):
+        kind = "context_length"
+        text = f"{text}; {size}"
     wait = retry_after(response.headers) if response is not None else None
     return failure(text, kind, at, status=status, retry_after_s=wait, body=body, retries=retries)
 
@@ -192,7 +226,7 @@ def failure(
         provider=at.provider,
         model=at.model,
         status=status,
-        retry_after_s=retry_after_s,
+        retry_after_s=retry_after_s or retry_delay(body) or retry_after_s,
         body=_without(at.key, body),
         retries=retries,
     )

@@ -8,7 +8,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
+# The type may be missing, and parameters may follow it (RFC 2397): `data:;base64,`, `data:image/png;name=a;base64,`.
+DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*?;base64,", re.IGNORECASE)
 _JPEG_SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # the markers that begin with height and width
 _JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # the markers that have no length
 _JPEG_SCAN = 0xDA

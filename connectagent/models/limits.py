@@ -7,7 +7,7 @@ loop (`loop/refused.py`). `docs/models.md` shows this table.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _MIB = 1024 * 1024
@@ -30,7 +30,8 @@ class Limits:
         pdf_bytes: the size of one PDF.
         pdf_pages: the pages of one PDF.
         tools: how many tools a request may hold.
-        property_names: what names of properties look like, at the top of a tool's schema.
+        tool_description: how many characters the description of a tool may have.
+        property_names: what names of properties look like.
         sources: where all this is said.
     """
 
@@ -46,6 +47,7 @@ class Limits:
     pdf_bytes: int | None = None
     pdf_pages: int | None = None
     tools: int | None = None
+    tool_description: int | None = None
     property_names: re.Pattern[str] | None = None
     sources: tuple[str, ...] = ()
 
@@ -62,7 +64,7 @@ _ANTHROPIC = Limits(
     attached_bytes=30 * _MIB,  # a request may have 32 MB; texts and tools take some of it
     pdf_bytes=32 * _MIB,
     pdf_pages=600,  # 100 for models with a small context window: "A maximum of 100 PDF pages may be provided."
-    property_names=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),  # checked at the top of a schema only
+    property_names=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),  # reported for the top of a schema; kept at every level
     sources=(
         "https://platform.claude.com/docs/en/build-with-claude/vision",
         "https://platform.claude.com/docs/en/build-with-claude/pdf-support",
@@ -89,6 +91,11 @@ _OPENAI = Limits(
         "https://github.com/vishalmysore/Tools4AI/issues/16",  # tools
     ),
 )
+_OPENAI_CHAT = replace(
+    _OPENAI,
+    tool_description=1024,  # "Expected a string with maximum length 1024, but got a string with length 1103 instead."
+    sources=(*_OPENAI.sources, "https://github.com/getsentry/sentry-mcp/issues/106"),
+)
 _XAI = Limits(
     image_types=("image/jpeg", "image/png"),
     image_bytes=10 * _MIB,
@@ -96,7 +103,14 @@ _XAI = Limits(
 )
 _GROQ = Limits(attached_bytes=4 * _MIB, sources=("https://console.groq.com/docs/vision",))
 
-LIMITS = {"anthropic": _ANTHROPIC, "openai": _OPENAI, "openai-responses": _OPENAI, "xai": _XAI, "groq": _GROQ}
+LIMITS = {
+    "anthropic": _ANTHROPIC,
+    "openai": _OPENAI_CHAT,
+    "openai-responses": _OPENAI,
+    "xai": _XAI,
+    "groq": _GROQ,
+}
+_ANOTHER_SERVERS = ("openai", "openai-responses")
 
 
 def limits_of(provider: str, own_address: bool) -> Limits:
@@ -107,6 +121,6 @@ def limits_of(provider: str, own_address: bool) -> Limits:
         own_address: whether the user has named the address. On OpenAI's wire that is often another server, which has
             other limits.
     """
-    if own_address and LIMITS.get(provider) is _OPENAI:
+    if own_address and provider in _ANOTHER_SERVERS:
         return GENERAL
     return LIMITS.get(provider, GENERAL)

@@ -126,12 +126,3 @@ def default_model(overridden: bool = True) -> str:
         if provider.default_model and provider.key_variable and os.environ.get(provider.key_variable):
             return provider.default_model
     return "offline"
-
-
-def is_provided(name: str) -> bool:
-    """Whether a model's name is a known provider's, so that no plugin is loaded for it."""
-    try:
-        parse_model(name)
-    except ConfigError:
-        return False
-    return True

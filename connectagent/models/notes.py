@@ -7,6 +7,9 @@ from contextvars import ContextVar
 Notes = list[tuple[str, str | None]]
 """What was adapted or left out, in words, each with the name of the tool that is not sent, if it is one."""
 
+THINKING_IS_OFF = "thinking is off in this request: its turn was not begun by this model's thinking"
+"""What is noted where a model would refuse to think."""
+
 NOTES: ContextVar[Notes | None] = ContextVar("connectagent_notes", default=None)
 """The notes of the running call."""
 

@@ -7,22 +7,51 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.errors import ProviderError
+from connectagent.models.chat_modes import may_reason
 from connectagent.models.clients import left_out, new_client
-from connectagent.models.content import as_json, text_of, tool_call
+from connectagent.models.content import (
+    CUT_CALL,
+    Said,
+    not_run,
+    says_nothing,
+    text_of,
+    tool_call,
+    without_repeats,
+)
+from connectagent.models.event_stream import SentEvents, came_as_stream, unheard
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.json_schema import response_format
+from connectagent.models.notes import THINKING_IS_OFF, note
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.openai_stream import joined_content, stream_class, thinks
+from connectagent.models.output_forms import BY_SCHEMA, STRICT, OutputForm, response_format
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
+from connectagent.models.stream_calls import CallAssembler
+from connectagent.models.strict_schemas import OPENAI, OPENAI_FINE_TUNED, Rules
 from connectagent.session.instruction import with_instruction
+from connectagent.stop_reasons import is_whole, stop_reason
 
 # Mistral refuses the parameter, and sends the usage without it.
 _NO_STREAM_OPTIONS = {"mistral"}
 # They take a JSON object, but no schema for it.
 _NO_SCHEMA = {"deepseek"}
-_REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
+_REASONING = {"reasoning", "reasoning_effort"}
+_REASONING_MODEL = re.compile(r"(ft:)?(gpt-5|o\d|codex-)")  # `ft:` begins the name of a model that was fine-tuned
 # What every answer may carry and none needs back; the rest of an assistant message is its provider's.
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
+_OTHER_ANSWERS = ("audio", "images")  # of models that were asked for sound or pictures
+_ENDING = ("finish_reason", "native_finish_reason", "error", "content_filter_results", "content_filter_result")
+_NO_NEWS = ("whole", "unknown")  # what a native reason says, of which there are many, where the other one is good
+
+
+def rules_of(model: str) -> Rules:
+    """What OpenAI enforces in the answers of a model."""
+    return OPENAI_FINE_TUNED if model.startswith("ft:") else OPENAI
+
+
+def ways_by_schema(form: OutputForm, model: str) -> list[str]:
+    """How a form is asked for with its schema."""
+    return [STRICT, BY_SCHEMA] if form.enforced(rules_of(model)) is not None else [BY_SCHEMA]
 
 
 def openai_client(key: str | None, base_url: str) -> Any:
@@ -56,16 +85,22 @@ class OpenAILLM(WireLLM):
             client._custom_headers = left_out(type(client))
         return client
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
+    def _answered(
+        self, body: dict[str, Any], on_text: OnText | None, form: OutputForm | None, exchange: Exchange
+    ) -> LLMResponse:
         if on_text is None:
             answer, retries = self._post(exchange.client, body)
+            if came_as_stream(answer):
+                answer = self._collected(
+                    SentEvents(exchange.client, answer), unheard, exchange, _names(body.get("tools"))
+                )
         else:
             body["stream"] = True
             if self.provider not in _NO_STREAM_OPTIONS:
                 body.setdefault("stream_options", {"include_usage": True})
             stream, retries = self._post(exchange.client, body, stream=True, stream_cls=stream_class())
             with stream:
-                answer = self._collected(stream, on_text, exchange)
+                answer = self._collected(stream, on_text, exchange, _names(body.get("tools")))
         usage = _sent_usage(answer)
         if usage or (isinstance(answer, dict) and answer.get("choices")):
             exchange.whole(usage)
@@ -80,17 +115,26 @@ class OpenAILLM(WireLLM):
         """Whether OpenAI itself answers, which refuses what it does not know."""
         return self.provider == "openai" and self.base_url.startswith("https://api.openai.com")
 
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+    def _ways(self, form: OutputForm) -> list[str]:
+        if self.provider in _NO_SCHEMA:
+            return ["json_object"]
+        return ways_by_schema(form, self.wire_model)
+
+    def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         options = self._body_options()
         if self.provider == "openai" and "max_tokens" in options and _REASONING_MODEL.match(self.wire_model):
             options.setdefault("max_completion_tokens", options.pop("max_tokens"))
-        sent: list[dict[str, Any]] = to_wire(messages, self.provider)
-        if output is not None and "response_format" not in options:
-            if self.provider in _NO_SCHEMA:
-                sent = with_instruction(sent, output.model_json_schema())
+        if (asked := options.keys() & _REASONING) and not may_reason(messages, self.origin):
+            for key in asked:
+                del options[key]
+            note(THINKING_IS_OFF)
+        sent: list[dict[str, Any]] = to_wire(messages, self.origin, options)
+        if form is not None and "response_format" not in options:
+            if form.way == "json_object":
+                sent = with_instruction(sent, form.schema)
                 options["response_format"] = {"type": "json_object"}
             else:
-                options["response_format"] = response_format(output)
+                options["response_format"] = response_format(form, rules_of(self.wire_model))
         body: dict[str, Any] = {"model": self.wire_model, "messages": sent}
         tools = [*(tools or []), *(self.options.get("tools") or [])]
         if tools:
@@ -105,29 +149,34 @@ class OpenAILLM(WireLLM):
 
     def _response(self, answer: Any) -> LLMResponse:
         choice = self._choice(answer)
-        message = choice.get("message")
-        message = message if isinstance(message, dict) else {}
-        finish = choice.get("finish_reason") or None
-        calls = self._calls(message)
+        given = choice.get("message")
+        message: dict[str, Any] = given if isinstance(given, dict) else {}
+        finish = _reason(choice, message)
+        if given is not message and is_whole(finish):
+            raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
+        calls = self._calls(message, is_whole(finish))
         content = text_of(message.get("content")) or None
-        refusal = message.get("refusal")
-        if refusal and not calls:
-            content, finish = (content or "") + str(refusal), "refusal"
-        if content is None and not calls:
-            self._refuse_empty(finish, message, answer)
-        return LLMResponse(
+        if message.get("refusal"):
+            content = (content or "") + str(message["refusal"])
+        response = LLMResponse(
             content, calls or None, None, finish, answer.get("model") or None, self._provider_data(message, calls)
         )
+        has_more = any(message.get(key) for key in _OTHER_ANSWERS)
+        return self._usable(response, answer, words=_words(choice, message), has_more=has_more)
 
     def _choice(self, answer: Any) -> dict[str, Any]:
         """The first choice of an answer: only one is asked for."""
         choices = answer.get("choices") if isinstance(answer, dict) else None
-        if not choices or not isinstance(choices[0], dict):
+        if not choices or not isinstance(choices[0], dict) or answer.get("error"):
             raise self._no_answer(answer)
         choice: dict[str, Any] = choices[0]
+        if choice.get("error"):  # OpenRouter, beside half an answer
+            error = self._no_answer(choice)
+            error.finish_reason = choice.get("finish_reason")
+            raise error
         return choice
 
-    def _no_answer(self, answer: Any) -> Exception:
+    def _no_answer(self, answer: Any) -> ProviderError:
         error = answer.get("error") if isinstance(answer, dict) else None
         if error:
             kind = kind_of(200, answer)
@@ -137,37 +186,34 @@ class OpenAILLM(WireLLM):
             status=200, body=answer,
         )  # fmt: skip
 
-    def _refuse_empty(self, finish: str | None, message: dict[str, Any], answer: Any) -> None:
-        """An answer that says nothing must not look like a good one."""
-        if finish in ("length", "model_length"):
-            text = "the answer reached the token limit before any text came; allow more tokens (max_tokens)"
-            raise self._failure(text, "length", status=200, body=answer)
-        if finish == "content_filter":
-            raise self._failure("the provider's filter held the answer back", "content_filter", status=200, body=answer)
-        if not message:
-            raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
+    def _calls(self, message: dict[str, Any], whole: bool) -> list[ToolCall]:
+        """The calls of a message, whatever `finish_reason` says: it is wrong in both directions.
 
-    def _calls(self, message: dict[str, Any]) -> list[ToolCall]:
-        """The calls of a message, whatever `finish_reason` says: it is wrong in both directions."""
+        Of an answer that was cut, those are complete whose arguments are: JSON shows its end itself. The last one may
+        be cut where its arguments are a text, or were read by the server.
+        """
         taken: set[str] = set()
         calls = []
-        for raw in _raw_calls(message):
+        raw_calls = _raw_calls(message)
+        for number, raw in enumerate(raw_calls, 1):
             function = raw.get("function") or {}
             arguments = function.get("arguments", function.get("input"))
             if raw.get("custom"):
                 function, arguments = raw["custom"], {"input": raw["custom"].get("input") or ""}
-            calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
+            call = tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider)
+            has_no_end = number == len(raw_calls) and isinstance(arguments, dict)
+            is_complete = whole or not (has_no_end or says_nothing(arguments))
+            problem = raw.get("problem") or (None if is_complete else CUT_CALL)
+            calls.append(not_run(call, problem))
         return calls
 
     def _provider_data(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
-        """What this endpoint may need back: reasoning, signatures, whatever the format does not know."""
+        """What this model may need back: reasoning, signatures, whatever the format does not know."""
         raw_calls = _raw_calls(message)
         customs = [call.id for call, raw in zip(calls, raw_calls, strict=True) if raw.get("custom")]
-        kept: dict[str, Any] = {"provider": self.provider}
-        if customs:
-            kept["custom"] = customs
+        parts: dict[str, Any] = {"custom": customs} if customs else {}
         if self._is_openai:
-            return kept if customs else None
+            return self.origin.kept(**parts) if parts else None
         fields = {key: value for key, value in message.items() if key not in _KNOWN_FIELDS and value not in (None, "")}
         extras = {
             call.id: raw["extra_content"]
@@ -175,12 +221,12 @@ class OpenAILLM(WireLLM):
             if raw.get("extra_content")
         }
         if thinks(message.get("content")):
-            kept["content"] = message["content"]
+            parts["content"] = message["content"]
         if fields:
-            kept["message"] = fields
+            parts["message"] = fields
         if extras:
-            kept["extra_content"] = extras
-        return kept if len(kept) > 1 else None
+            parts["extra_content"] = extras
+        return self.origin.kept(**parts) if parts else None
 
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
         usage = usages[-1] if usages else None
@@ -197,13 +243,13 @@ class OpenAILLM(WireLLM):
             )
         )
 
-    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
+    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange, tools: set[str]) -> dict[str, Any]:
         """A stream put together as one plain answer, so that there is one way to read both."""
         answer: dict[str, Any] = {}
         message: dict[str, Any] = {}
-        calls: list[dict[str, Any]] = []
-        old: list[dict[str, Any]] = []
-        finish = None
+        calls = CallAssembler(tools)
+        old = CallAssembler(tools)
+        ending: dict[str, Any] = {}
         for chunk in self._events(stream):
             if chunk.get("error"):
                 raise self._no_answer(chunk)
@@ -211,19 +257,43 @@ class OpenAILLM(WireLLM):
             exchange.so_far(_sent_usage(answer))
             choice = _first_choice(chunk)
             delta = choice.get("delta") or choice.get("message") or {}
-            finish = choice.get("finish_reason") or finish
-            _add_calls(calls, delta.get("tool_calls"))
-            _add_calls(old, [{"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else [])
+            _add_ending(ending, choice)
+            _add_calls(delta, calls, old)
             for text in _add_fields(message, delta):
                 on_text(text)
-        if finish is None and not getattr(stream, "done", False):
+        if not ending.keys() & {"finish_reason", "error"} and not getattr(stream, "done", False):
             raise self._failure("the stream ended before the answer was complete", "stream", status=200)
-        if calls:
-            message["tool_calls"] = calls
-        if old:
-            message["function_call"] = old[0]["function"]
-        answer["choices"] = [{"message": message, "finish_reason": finish}]
+        if found := calls.calls() or [call for call in old.calls() if call["function"]["name"]]:
+            message["tool_calls"] = found
+        answer["choices"] = [{"message": message, "finish_reason": None, **ending}]
         return answer
+
+
+def _reason(choice: dict[str, Any], message: dict[str, Any]) -> str | None:
+    """Why an answer stopped. A text in `refusal` stands beside `stop`.
+
+    OpenRouter passes some failures on in `native_finish_reason` alone: github.com/OleksandrChekhovskyi/hax/pull/15
+    """
+    given = choice.get("finish_reason") or None
+    if message.get("refusal"):
+        return "refusal"
+    native = choice.get("native_finish_reason")
+    if isinstance(native, str) and is_whole(given) and stop_reason(native).end not in _NO_NEWS:
+        return native
+    return None if given is None else str(given)
+
+
+def _words(choice: dict[str, Any], message: dict[str, Any]) -> str:
+    """What a provider says of why it stopped: the model's refusal, or which filters (Azure) have held it back."""
+    if message.get("refusal"):
+        return str(message["refusal"])
+    found = choice.get("content_filter_results") or choice.get("content_filter_result")
+    results = found.items() if isinstance(found, dict) else ()
+    return ", ".join(
+        f"{name} ({one['severity']})" if one.get("severity") else str(name)
+        for name, one in results
+        if isinstance(one, dict) and (one.get("filtered") or one.get("detected"))
+    )
 
 
 def _sent_usage(answer: Any) -> Any:
@@ -236,7 +306,13 @@ def _raw_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     """The calls of a message as they came. Where there are none, `function_call` counts, which they have replaced."""
     old = message.get("function_call")
     calls = [raw for raw in message.get("tool_calls") or [] if isinstance(raw, dict)]
+    calls = without_repeats(calls, _said)
     return calls or ([{"function": old}] if isinstance(old, dict) and old.get("name") else [])
+
+
+def _said(call: dict[str, Any]) -> Said:
+    function = call.get("custom") or call.get("function") or {}
+    return call.get("id"), function.get("name"), function.get("arguments", function.get("input"))
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
@@ -244,6 +320,14 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
     choices = chunk.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     return choice if isinstance(choice, dict) and not choice.get("index") else {}
+
+
+def _add_ending(ending: dict[str, Any], choice: dict[str, Any]) -> None:
+    """Add what a chunk tells of why the answer stops. A good reason behind one that is not does not make it good."""
+    for key in _ENDING:
+        is_told = key == "finish_reason" and not is_whole(ending.get(key))
+        if choice.get(key) and not is_told:
+            ending[key] = choice[key]
 
 
 def _add_fields(message: dict[str, Any], delta: dict[str, Any]) -> Iterator[str]:
@@ -284,36 +368,15 @@ def _joined_details(before: list[Any], more: list[Any]) -> list[Any]:
     return joined
 
 
-def _add_calls(calls: list[dict[str, Any]], deltas: Any) -> None:
-    """Collect calls by `index`. A repeated id or name counts once; another id with the same index is a new call."""
-    for delta in deltas or []:
-        if not isinstance(delta, dict):
-            continue
-        function = delta.get("function") or delta.get("custom") or {}
-        call = _slot(calls, delta.get("index"), delta.get("id"), function.get("name"))
-        if delta.get("custom"):
-            call.setdefault("custom", {"name": None, "input": ""})
-            call["custom"]["name"] = call["custom"]["name"] or function.get("name")
-            call["custom"]["input"] += function.get("input") or ""
-        call["id"] = call["id"] or delta.get("id")
-        call["function"]["name"] = call["function"]["name"] or function.get("name")
-        arguments = function.get("arguments")
-        if isinstance(arguments, dict):
-            arguments = as_json(arguments)
-        call["function"]["arguments"] += arguments or ""
-        if delta.get("extra_content"):
-            call["extra_content"] = delta["extra_content"]
+def _add_calls(delta: dict[str, Any], calls: CallAssembler, old: CallAssembler) -> None:
+    for item in delta.get("tool_calls") or []:
+        if isinstance(item, dict):
+            calls.add(item)
+    if delta.get("function_call"):
+        old.add({"index": 0, "function": delta["function_call"]})
 
 
-def _slot(calls: list[dict[str, Any]], index: Any, id: Any, name: Any) -> dict[str, Any]:
-    if index is None:  # old Mistral: whole calls; others leave it out in what continues a call
-        if calls and not id and not name:
-            return calls[-1]
-    else:
-        before: dict[str, Any] | None = next((call for call in reversed(calls) if call["index"] == index), None)
-        # Gemini gives every parallel call the index 0
-        if before is not None and not (id and name and before["id"] and id != before["id"]):
-            return before
-    new: dict[str, Any] = {"index": index, "id": None, "function": {"name": None, "arguments": ""}}
-    calls.append(new)
-    return new
+def _names(tools: Any) -> set[str]:
+    """The names of the functions among the tools of a request."""
+    functions = [tool.get("function") for tool in tools or () if isinstance(tool, dict)]
+    return {str(function.get("name")) for function in functions if isinstance(function, dict)}

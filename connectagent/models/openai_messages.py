@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from connectagent.models.chat_modes import ChatMode, chat_mode, signed
 from connectagent.models.content import CallIds, as_json, image_problem, parts_of, sent_arguments, text_of, wire_name
 from connectagent.models.files import for_chat
 from connectagent.models.openai_stream import own_content
+from connectagent.models.origin import Origin
 from connectagent.models.sdk import Messages
 
-# OpenAI takes ids of up to 40 characters; Mistral wants its own form. Others take what is not empty.
-_ID_PATTERNS = {"openai": re.compile(r".{1,40}", re.DOTALL), "mistral": re.compile(r"[a-zA-Z0-9]{9}")}
 _OURS = {"role", "content", "tool_calls", "tool_call_id", "name"}  # which the message itself tells
 _DETAILS = ("auto", "low", "high")
 _ROLES = {"user", "system", "developer"}
@@ -21,13 +21,19 @@ _APART = ("image_url", "file")  # the parts of a result that stand in a user mes
 _NOTES = {"image_url": "(The image is in the next user message.)", "file": "(The file is in the next user message.)"}
 
 
-def to_wire(messages: Messages, provider: str) -> list[dict[str, Any]]:
+def to_wire(messages: Messages, origin: Origin, options: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """The conversation as OpenAI-compatible endpoints take it.
 
     A message that needs no change is passed on as it is: that is nearly every one, and checking it must
     cost about a microsecond. Orphaned results and messages that say nothing are left out.
+
+    Args:
+        messages: the conversation.
+        origin: the model that is asked; only what it gave itself is sent back.
+        options: the parameters of the request.
     """
-    ids = CallIds(_ID_PATTERNS.get(provider), unique=False)
+    mode, provider = chat_mode(origin, options or {}), origin.provider
+    ids = CallIds(mode.ids, unique=False)
     wire: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
     for message in messages:
@@ -42,7 +48,7 @@ def to_wire(messages: Messages, provider: str) -> list[dict[str, Any]]:
             wire.append({"role": "user", "content": images})
             images = []
         if role == "assistant":
-            sent = _assistant_message(message, content, ids, provider)
+            sent = _assistant_message(message, content, ids, origin, mode)
             if sent is not None:
                 wire.append(sent)
         elif type(content) is str and len(message) == 2 and role in _ROLES:
@@ -51,7 +57,7 @@ def to_wire(messages: Messages, provider: str) -> list[dict[str, Any]]:
             wire.append(_other_message(role, content, message.get("name"), provider))
     if images:
         wire.append({"role": "user", "content": images})
-    return _never_user_after_tool(wire) if provider == "mistral" else wire
+    return _never_user_after_tool(wire) if mode.bridged else wire
 
 
 def _never_user_after_tool(wire: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -119,28 +125,33 @@ def _text_without_images(parts: list[dict[str, Any]]) -> str:
     return "\n".join(part["text"] if part["type"] == "text" else as_json(part) for part in rest)
 
 
-def _assistant_message(message: Any, content: Any, ids: CallIds, provider: str) -> dict[str, Any] | None:
+def _assistant_message(
+    message: Any, content: Any, ids: CallIds, origin: Origin, mode: ChatMode
+) -> dict[str, Any] | None:  # fmt: skip
     calls = message.get("tool_calls")
     kept = message.get("provider_data")
+    own = kept if origin.gave(kept) else {}
     text = content if type(content) is str else text_of(content)
     if not calls:
         if not text:
             return None
-        if len(message) == 2 and text is content:
+        if len(message) == 2 and text is content and not mode.reasons:
             return message  # type: ignore[no-any-return]
         sent: dict[str, Any] = {"role": "assistant", "content": text}
     else:
-        own = kept if kept and kept.get("provider") == provider else {}
-        extras, customs = own.get("extra_content"), own.get("custom")
+        extras = own.get("extra_content")
+        customs = kept.get("custom") if origin.shares(kept) else None  # a form of calls, which is nobody's secret
         sent = {
             "role": "assistant",
             "content": text or None,
             "tool_calls": [_call(call, id, extras, customs) for call, id in zip(calls, ids.begin(calls), strict=True)],
         }
-    if kept and kept.get("provider") == provider:
-        sent.update(_extra_fields(kept.get("message")))
-        sent["content"] = own_content(kept, provider, text) or sent["content"]
-    return sent
+    if own:
+        sent.update(_extra_fields(own.get("message")))
+        sent["content"] = own_content(own, text) or sent["content"]
+    if mode.reasons:
+        sent.setdefault("reasoning_content", "")
+    return signed(sent, mode) if calls and mode.signs else sent
 
 
 def _extra_fields(own: Any) -> dict[str, Any]:

@@ -7,17 +7,19 @@ from functools import cache
 from typing import Any
 
 from connectagent.models.content import parts_of, text_of
-
-_MARK = b"\xef\xbb\xbf"  # a byte order mark: the SDK does not know the line behind it
+from connectagent.models.event_stream import read_whole_answers
 
 
 @cache
 def stream_class() -> Any:
-    """The SDK's stream, which also notes `[DONE]` in `done`, and drops a byte order mark at the beginning.
+    """The SDK's stream, which notes `[DONE]`, skips events without data and reads an answer that is no stream.
 
     The SDK hides `[DONE]`, but it alone tells a complete stream that names no finish_reason (Kimi) from one
-    that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side. Should `_decoder`
-    be, the first event behind a mark is lost.
+    that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side.
+
+    Events without data (`retry: 3000`, `event: ping`, a comment behind an id) are allowed by the format, and
+    gateways send them. The SDK reads their data as JSON, 3.57 too: openai/openai-python#2722, #3833. Anthropic's
+    SDK skips them.
     """
     import openai
 
@@ -26,38 +28,17 @@ def stream_class() -> Any:
 
         def __init__(self, **given: Any) -> None:
             super().__init__(**given)
-            if hasattr(getattr(self, "_decoder", None), "iter_bytes"):
-                self._decoder = _Decoder(self._decoder)  # type: ignore[assignment]
+            read_whole_answers(self)
 
         def _iter_events(self) -> Iterator[Any]:
             for event in super()._iter_events():
+                if not event.data.strip():
+                    continue
                 if event.data.startswith("[DONE]"):
                     self.done = True
                 yield event
 
     return NotingStream
-
-
-class _Decoder:
-    """The SDK's decoder of events, for bytes that may begin with a mark."""
-
-    def __init__(self, decoder: Any) -> None:
-        self._decoder = decoder
-
-    def iter_bytes(self, pieces: Iterator[bytes]) -> Iterator[Any]:
-        return self._decoder.iter_bytes(_without_mark(pieces))  # type: ignore[no-any-return]
-
-
-def _without_mark(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    begin = b""
-    for piece in pieces:
-        begin += piece
-        if len(begin) >= len(_MARK):
-            yield begin.removeprefix(_MARK)
-            break
-    else:
-        yield begin
-    yield from pieces
 
 
 def joined_content(before: Any, more: Any) -> str | list[dict[str, Any]]:
@@ -82,8 +63,8 @@ def thinks(content: Any) -> bool:
     return isinstance(content, list) and any(part["type"] != "text" for part in parts_of(content))
 
 
-def own_content(kept: dict[str, Any] | None, provider: str, text: str) -> Any:
-    """The content as the provider gave it, with its thinking; None where there is none, or the text was changed."""
-    content = kept.get("content") if kept and kept.get("provider") == provider else None
+def own_content(own: dict[str, Any], text: str) -> Any:
+    """The content as the model gave it, with its thinking; None where there is none, or the text was changed."""
+    content = own.get("content")
     fits = isinstance(content, list) and content and all(isinstance(part, dict) and "type" in part for part in content)
     return content if fits and text_of(content) == text else None

@@ -34,6 +34,7 @@ _PARAMETERS = frozenset(
         *("mcp_servers", "prediction", "audio", "web_search_options", "safety_settings", "generation_config"),
     )
 )
+_FORM_PARAMETERS = frozenset(("response_format", "output_config", "output_format", "tool_choice", "strict"))
 _NAMED = re.compile(r"(?:^|: )([a-z_]+)(?:\.[\w.-]+)?: ")  # Anthropic: "max_tokens: 9000 > 8192"
 _QUOTED = re.compile(r"['\"`]([a-z_]+)")  # OpenAI: "Unsupported value: 'temperature' does not support 0.2"
 _UNKNOWN = re.compile(
@@ -94,12 +95,37 @@ def refusal_of(error: BaseException | None) -> Refusal | None:
     return Refusal(kind, _tool_of(said) if kind == "tool" else None, said[:_LONGEST])
 
 
+def names_another_cause(said: str) -> bool:
+    """Whether an error names a parameter, a tool, an image or a file, and so not the length of the conversation."""
+    return _is_about_parameter(said) or _kind_of(said) in ("image", "file", "tool")
+
+
+def may_be_the_form(error: ProviderError) -> bool:
+    """Whether a provider may have refused the form of a structured answer.
+
+    It is taken for that unless it names something else: endpoints say it in too many words.
+    """
+    if error.status == 501:  # "not implemented", of servers of one's own
+        return True
+    if error.kind != "bad_request" or error.status not in _STATUSES:
+        return False
+    said = _ENDING.sub("", str(error).partition("\n")[0])
+    parameters = _parameters_in(said)
+    names_another = bool(parameters) and not _FORM_PARAMETERS.intersection(parameters)
+    return not names_another and _kind_of(said) not in ("image", "file")
+
+
 def _is_about_parameter(said: str) -> bool:
     """Whether an error names a parameter of the API, and not a part of the content."""
+    return bool(_parameters_in(said))
+
+
+def _parameters_in(said: str) -> set[str]:
+    """The parameters of the API that an error names; none where it names a part of the content."""
     if (unknown := _UNKNOWN.search(said)) is not None and unknown[1] not in _CONTENT_ROOTS:
-        return True
-    named = [*_NAMED.findall(said), *_QUOTED.findall(said)]
-    return bool(_PARAMETERS.intersection(named)) and not set(_CONTENT_ROOTS).intersection(named)
+        return {unknown[1]}
+    named = {*_NAMED.findall(said), *_QUOTED.findall(said)}
+    return set[str]() if named.intersection(_CONTENT_ROOTS) else named & _PARAMETERS
 
 
 def _kind_of(said: str) -> str:

@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
-from connectagent.models.content import tool_call
+from connectagent.models.content import CUT_CALL, Said, not_run, says_nothing, tool_call, without_repeats
+from connectagent.models.event_stream import SentEvents, came_as_stream, unheard
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.json_schema import response_format
-from connectagent.models.openai import openai_client
+from connectagent.models.openai import openai_client, rules_of, ways_by_schema
 from connectagent.models.openai_stream import stream_class
+from connectagent.models.output_forms import OutputForm, response_format
 from connectagent.models.responses_messages import (
     CALLS,
     Item,
@@ -22,17 +23,13 @@ from connectagent.models.responses_messages import (
     tools_to_wire,
 )
 from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
+from connectagent.stop_reasons import NOT_GIVEN, is_whole
 
 # They have no reasoning to encrypt, and OpenAI refuses to be asked for it.
-_NO_REASONING = re.compile(r"gpt-[34]|chatgpt|gpt-5[.\d]*-chat")
+_NO_REASONING = re.compile(r"(ft:)?(gpt-[34]|chatgpt|gpt-5[.\d]*-chat)")
 _ENCRYPTED = "reasoning.encrypted_content"
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _TEXT_DELTAS = ("response.output_text.delta", "response.refusal.delta")
-_EMPTY_KINDS = {
-    "max_output_tokens": ("length", "the answer reached the token limit before any text came; allow more tokens "
-                                    "(max_output_tokens)"),
-    "content_filter": ("content_filter", "the provider's filter held the answer back"),
-}  # fmt: skip
 
 
 class ResponsesLLM(WireLLM):
@@ -68,9 +65,13 @@ class ResponsesLLM(WireLLM):
     def _make_client(self, key: str | None, base_url: str) -> Any:
         return openai_client(key, base_url)
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
+    def _answered(
+        self, body: dict[str, Any], on_text: OnText | None, form: OutputForm | None, exchange: Exchange
+    ) -> LLMResponse:
         if on_text is None:
             answer, retries = self._post(exchange.client, body)
+            if came_as_stream(answer):
+                answer = self._collected(SentEvents(exchange.client, answer), unheard, exchange)
         else:
             body["stream"] = True
             stream, retries = self._post(exchange.client, body, stream=True, stream_cls=stream_class())
@@ -84,14 +85,17 @@ class ResponsesLLM(WireLLM):
 
     # ------------------------------------------------------------------------------------- sending
 
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+    def _ways(self, form: OutputForm) -> list[str]:
+        return ways_by_schema(form, self.wire_model)
+
+    def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         options = self._body_options()
         if "max_tokens" in options:
             options.setdefault("max_output_tokens", options.pop("max_tokens"))
         stored = bool(options.setdefault("store", False))
         if not stored and not _NO_REASONING.match(self.wire_model):
             options["include"] = list(dict.fromkeys([*(options.get("include") or []), _ENCRYPTED]))
-        body: dict[str, Any] = {"model": self.wire_model, "input": to_wire(messages, self.provider, stored)}
+        body: dict[str, Any] = {"model": self.wire_model, "input": to_wire(messages, self.origin, stored)}
         wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
         if wire_tools:
             body["tools"] = wire_tools
@@ -100,9 +104,9 @@ class ResponsesLLM(WireLLM):
             options.pop("parallel_tool_calls", None)
         if "tool_choice" in options:
             options["tool_choice"] = tool_choice(options["tool_choice"])
-        if output is not None:
-            form = {"type": "json_schema", **response_format(output)["json_schema"]}
-            options["text"] = {"format": form, **(options.get("text") or {})}
+        if form is not None:
+            asked = response_format(form, rules_of(self.wire_model))["json_schema"]
+            options["text"] = {"format": {"type": "json_schema", **asked}, **(options.get("text") or {})}
         body.update(options)
         return body
 
@@ -110,17 +114,14 @@ class ResponsesLLM(WireLLM):
 
     def _response(self, answer: Any) -> LLMResponse:
         items, stop = self._items(answer)
-        calls = self._calls(items, stop)
-        content = text_of_items(items) or None
-        if not calls and (refusal := refusal_of(items)):
-            content, stop = (content or "") + refusal, "refusal"
-        if content is None and not calls:
-            if stop in _EMPTY_KINDS:
-                kind, text = _EMPTY_KINDS[stop]
-                raise self._failure(text, kind, status=200, body=answer)
-            if all(item["type"] == "reasoning" for item in items):
-                raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
-        return LLMResponse(content, calls or None, None, stop, answer.get("model") or None, self._kept(items))
+        refusal = refusal_of(items)
+        if refusal:
+            stop = "refusal"
+        calls = self._calls(items, is_whole(stop))
+        content = (text_of_items(items) + refusal) or None
+        response = LLMResponse(content, calls or None, None, stop, answer.get("model") or None, self._kept(items))
+        has_more = any(item["type"] not in ("message", "reasoning", *CALLS) for item in items)
+        return self._usable(response, answer, words=refusal, has_more=has_more)
 
     def _items(self, answer: Any) -> tuple[list[Item], str]:
         """What the answer is made of, and the provider's word for why it stopped."""
@@ -134,10 +135,12 @@ class ResponsesLLM(WireLLM):
             text = f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}"
             raise self._failure(text, "bad_response", status=200, body=answer)
         items = [item for item in output if isinstance(item, dict) and isinstance(item.get("type"), str)]
-        stop = (answer.get("incomplete_details") or {}).get("reason") or answer.get("status") or "completed"
+        items = without_repeats(items, _said)
+        stop = (answer.get("incomplete_details") or {}).get("reason") or answer.get("status") or NOT_GIVEN
         return items, str(stop)
 
-    def _calls(self, items: list[Item], stop: str) -> list[ToolCall]:
+    def _calls(self, items: list[Item], whole: bool) -> list[ToolCall]:
+        """The calls of an answer; an item says itself whether it is complete."""
         taken: set[str] = set()
         calls = []
         for item in items:
@@ -146,17 +149,19 @@ class ResponsesLLM(WireLLM):
             custom = item["type"] == "custom_tool_call"
             arguments = {"input": item.get("input") or ""} if custom else item.get("arguments")
             call = tool_call(item.get("call_id"), item.get("name"), arguments, taken, self.provider)
-            if item.get("status") == "incomplete" and stop == "max_output_tokens" and call.error is None:
-                call.arguments = {}
-                call.error = "the answer reached the token limit inside this call: its arguments are not complete"
-            calls.append(call)
+            is_complete = item.get("status") not in ("incomplete", "in_progress")
+            is_empty = says_nothing(arguments)
+            is_cut = is_empty and not is_complete
+            if not whole:  # nobody knows where the text of a custom tool ends
+                is_cut = is_empty or custom or not is_complete
+            calls.append(not_run(call, CUT_CALL if is_cut else None))
         return calls
 
     def _kept(self, items: list[Item]) -> dict[str, Any] | None:
         """The items themselves, where one of them says what the message does not."""
         if all(map(is_plain, items)):
             return None
-        return {"provider": self.provider, "items": items}
+        return self.origin.kept(items=items)
 
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
         usage = usages[-1] if usages else None
@@ -173,19 +178,32 @@ class ResponsesLLM(WireLLM):
 
     def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """The answer with which a stream ends. Some servers leave its items out there: earlier ones count."""
-        items: dict[Any, Any] = {}
+        items: list[tuple[int, Any]] = []  # several may have one index
         for event in self._events(stream):
             kind = event.get("type")
             if kind in _TEXT_DELTAS:
                 if event.get("delta"):
                     on_text(event["delta"])
             elif kind == "response.output_item.done":
-                items[event.get("output_index", len(items))] = event.get("item")
+                items.append((event.get("output_index", len(items)), event.get("item")))
             elif kind in _ENDS:
                 answer = dict(event.get("response") or {})
-                answer["output"] = answer.get("output") or [items[index] for index in sorted(items)]
+                answer["output"] = answer.get("output") or [item for _, item in sorted(items, key=lambda one: one[0])]
+                answer["status"] = answer.get("status") or kind.rpartition(".")[2]
                 return answer
+            elif event.get("object") == "response":  # the answer itself, from a server that does not stream
+                output = event.get("output") or []
+                for text in filter(None, (text_of_items(output), refusal_of(output))):
+                    on_text(text)
+                return event
             elif kind == "error":
                 raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
             exchange.so_far(None)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+
+
+def _said(item: Item) -> Said | None:
+    """What an item says as a call."""
+    if item["type"] not in CALLS:
+        return None
+    return item.get("call_id"), item.get("name"), item.get("arguments")

@@ -15,6 +15,7 @@ from connectagent.models.content import (
     wire_name,
 )
 from connectagent.models.files import for_responses
+from connectagent.models.origin import Origin
 from connectagent.models.sdk import Messages
 
 Item = dict[str, Any]
@@ -56,12 +57,12 @@ def tool_choice(choice: Any) -> Any:
     return choice
 
 
-def to_wire(messages: Messages, provider: str, stored: bool) -> list[Item]:
+def to_wire(messages: Messages, origin: Origin, stored: bool) -> list[Item]:
     """The conversation as items. Orphaned results and messages that say nothing are left out.
 
     Args:
         messages: the conversation.
-        provider: whose `provider_data` is sent back.
+        origin: the model that is asked; only its own items are sent back, with their reasoning.
         stored: whether the provider has stored its answers, so that it knows its items by their ids.
     """
     ids = CallIds(_ID_PATTERN, unique=True)
@@ -75,7 +76,7 @@ def to_wire(messages: Messages, provider: str, stored: bool) -> list[Item]:
                 kind = "custom_tool_call_output" if id in customs else "function_call_output"
                 wire.append({"type": kind, "call_id": id, "output": _output(content)})
         elif role == "assistant":
-            items = _assistant_items(message, content, ids, provider, stored)
+            items = _assistant_items(message, content, ids, origin, stored)
             customs.update(item["call_id"] for item in items if item.get("type") == "custom_tool_call")
             wire += items
         else:
@@ -131,12 +132,12 @@ def _is_input(part: dict[str, Any]) -> bool:
     return kind == "input_text" and isinstance(part.get("text"), str)
 
 
-def _assistant_items(message: Any, content: Any, ids: CallIds, provider: str, stored: bool) -> list[Item]:
+def _assistant_items(message: Any, content: Any, ids: CallIds, origin: Origin, stored: bool) -> list[Item]:
     calls = message.get("tool_calls") or []
     text = content if type(content) is str else text_of(content)
     sent_ids = ids.begin(calls) if calls else []
     kept = message.get("provider_data")
-    if kept and kept.get("provider") == provider:
+    if origin.gave(kept):
         own = kept.get("items")
         if isinstance(own, list) and all(map(_is_own, own)) and _says_the_same(own, text, calls, sent_ids):
             return _unchanged(own, stored)

@@ -19,20 +19,27 @@ from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
 from connectagent.data import LLMResponse, Message, TokenUsage
-from connectagent.errors import ConfigError, ProviderError, libraries
+from connectagent.errors import ConfigError, ProviderError, cut, libraries
 from connectagent.models.attempts import Attempts, Raised
 from connectagent.models.clients import idle_client
 from connectagent.models.failures import Endpoint, failure, from_sdk
 from connectagent.models.limits import Limits, limits_of
 from connectagent.models.names import NO_KEY, PROVIDERS
+from connectagent.models.notes import note
+from connectagent.models.origin import Origin, RefusedParts, address_of
+from connectagent.models.output_forms import IN_WORDS, Learnt, OutputForm, is_worth_trying, learnt_at
 from connectagent.models.prices import price
-from connectagent.models.tool_schemas import ToolForms, with_own_names, with_sent_names
+from connectagent.models.refusals import may_be_the_form
+from connectagent.models.tool_schemas import SentTools, ToolForms, with_own_names, with_sent_names
 from connectagent.models.within_limits import within_limits
+from connectagent.session.instruction import with_instruction
+from connectagent.stop_reasons import Problem, problem_of
 
 Messages = list[Message]
 Tools = list[dict[str, Any]] | None
 OnText = Callable[[str], None]
 
+_LONGEST_QUOTE = 300
 # A fifth faster without the check for circles, which no conversation has.
 _encode = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), default=str, check_circular=False, allow_nan=False
@@ -131,6 +138,7 @@ class WireLLM(ABC):
         self._own_base_url = base_url
         self.options = dict(options or {})
         self._tool_forms = ToolForms()
+        self._refused_parts = RefusedParts()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
@@ -176,10 +184,16 @@ class WireLLM(ABC):
     def _make_client(self, key: str | None, base_url: str) -> Any: ...
 
     @abstractmethod
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]: ...
+    def _ways(self, form: OutputForm) -> list[str]:
+        """How this wire can ask for a form, the best first; in words is always possible."""
 
     @abstractmethod
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
+    def _body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _answered(
+        self, body: dict[str, Any], on_text: OnText | None, form: OutputForm | None, exchange: Exchange
+    ) -> LLMResponse:
         """Send a request and read its answer; put its usage into `exchange` as soon as it is known."""
 
     @abstractmethod
@@ -188,13 +202,52 @@ class WireLLM(ABC):
     # -- what both share
 
     def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
-        exchange = Exchange()
         sent = self._tool_forms.of(tools or [], self.provider, self.limits)
-        given = with_sent_names(within_limits(messages, self.provider, self.limits), sent)
+        given = within_limits(messages, self.provider, self.limits)
+        if output is None:
+            return self._asked(given, sent, on_text, None)
+        form = OutputForm.of(output, self.limits, [str(tool.get("name")) for tool in _functions(sent.tools)])
+        first: ProviderError | None = None
+        tried: list[str] = []
+        for way in self._open_ways(form):
+            if first is not None and not is_worth_trying(way, str(first)):
+                tried.append(way)
+                continue
+            try:
+                response = self._asked(given, sent, on_text, form.by(way))
+            except ProviderError as error:
+                if not may_be_the_form(error):
+                    raise
+                first = first or error
+                tried.append(way)
+            else:
+                self._learn(form, tried, way)
+                return response
         try:
-            body = self._checked_body(given, sent.tools or None, output)
+            response = self._asked(with_instruction(given, output.model_json_schema()), sent, on_text, None)
+        except ProviderError as error:
+            if first is not None and may_be_the_form(error):  # it was not the form that was refused
+                raise first from first.__cause__
+            raise
+        self._learn(form, tried, IN_WORDS)
+        return response
+
+    def _asked(self, given: Messages, sent: SentTools, on_text: OnText | None, form: OutputForm | None) -> LLMResponse:
+        """Ask with the form in one way; once more without the signed parts that the model refuses to take back."""
+        try:
+            return self._once(self._refused_parts.left_out(given), sent, on_text, form)
+        except ProviderError as error:
+            if not self._refused_parts.add(given, error, self.origin):
+                raise
+            note(f"thinking of earlier answers is left out, which {self.provider} refused: {cut(str(error), 300)}")
+        return self._once(self._refused_parts.left_out(given), sent, on_text, form)
+
+    def _once(self, given: Messages, sent: SentTools, on_text: OnText | None, form: OutputForm | None) -> LLMResponse:
+        exchange = Exchange()
+        try:
+            body = self._checked_body(with_sent_names(given, sent), sent.tools or None, form)
             with self._client() as exchange.client:
-                response = self._answered(body, on_text, output, exchange)
+                response = self._answered(body, on_text, form, exchange)
         except ProviderError as error:
             usages = [*exchange.usages, *([] if exchange.begun is None else [exchange.begun])]
             if usages:
@@ -205,19 +258,38 @@ class WireLLM(ABC):
         response.usage = self._usage(exchange.usages)
         if sent.names or sent.keys:
             with_own_names(response, sent)
+        if form is not None and response.content:
+            response.content = form.own_text(response.content)
         return response
+
+    def takes_form(self, output: type[Any]) -> bool:
+        """Whether this model is asked for a form by the provider's own means, as far as is known; else in words."""
+        return bool(self._open_ways(OutputForm.of(output)))
+
+    def _open_ways(self, form: OutputForm) -> list[str]:
+        learnt = self._learnt()
+        return [way for way in self._ways(form) if not learnt.refuses(form, way)]
+
+    def _learn(self, form: OutputForm, refused: list[str], taken: str) -> None:
+        """Remember that a form was refused in some ways, after it was taken in another."""
+        if refused:
+            self._learnt().note(form, refused)
+            note(f"the form {form.name!r} was refused as {refused[0]!r}, and is asked for as {taken!r}")
+
+    def _learnt(self) -> Learnt:
+        return learnt_at(type(self).__name__, self.provider, self.base_url, self.wire_model)
 
     @property
     def limits(self) -> Limits:
         """What the provider takes in one request."""
         return limits_of(self.provider, bool(self._own_base_url or self._environment_url()))
 
-    def _checked_body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+    def _checked_body(self, messages: Messages, tools: Tools, form: OutputForm | None) -> dict[str, Any]:
         from connectagent.models.content import CannotSend, without_older
 
         while True:
             try:
-                return self._body(messages, tools, output)
+                return self._body(messages, tools, form)
             except CannotSend as error:
                 mended = without_older(messages, error.part, f"[a file is left out: {error}]")
                 if mended is None:
@@ -228,6 +300,11 @@ class WireLLM(ABC):
     def base_url(self) -> str:
         """Where requests go: the argument, the SDK's own variable, or the provider's address."""
         return self._own_base_url or self._environment_url() or self._known_url() or self.default_base_url
+
+    @property
+    def origin(self) -> Origin:
+        """What signed and encrypted parts of this model's answers belong to."""
+        return Origin(self.provider, address_of(self.base_url), self.wire_model)
 
     def _environment_url(self) -> str | None:
         return os.environ.get(self.base_url_variable) if self._known_url() is None else None
@@ -282,7 +359,7 @@ class WireLLM(ABC):
         except Raised as raised:
             raise raised.error from None
         except Exception as error:
-            self._raise(error, retries=attempts.failed())
+            self._raise(error, retries=attempts.failed(), request=body)
         return answer, attempts.failed()
 
     def _request_options(self) -> dict[str, Any]:
@@ -315,16 +392,56 @@ class WireLLM(ABC):
                 yield event
 
     def _raise(
-        self, error: Exception, *, streaming: bool = False, retries: list[dict[str, Any]] | None = None
+        self,
+        error: Exception,
+        *,
+        streaming: bool = False,
+        retries: list[dict[str, Any]] | None = None,
+        request: dict[str, Any] | None = None,
     ) -> NoReturn:
         """The one place where an SDK's exception becomes a `ProviderError`; a bug's comes through as it is."""
-        found = from_sdk(error, self._endpoint(), streaming=streaming, retries=retries or [])
+        found = from_sdk(error, self._endpoint(), streaming=streaming, retries=retries or [], request=request)
         if found is None:
             raise error
         raise found from error
 
     def _failure(self, text: str, kind: str, **more: Any) -> ProviderError:
         return failure(text, kind, self._endpoint(), **more)
+
+    def _usable(
+        self,
+        response: LLMResponse,
+        answer: Any,
+        *,
+        words: str = "",
+        has_more: bool = False,
+        must_be_whole: bool = False,
+    ) -> LLMResponse:
+        """A response that can be used; any other is an error with the provider's words.
+
+        Args:
+            response: the response.
+            answer: as the provider sent it.
+            words: what the provider says of why it stopped.
+            has_more: whether the provider sent what is neither text nor calls, but an answer all the same.
+            must_be_whole: whether a text of an answer that is not whole is none.
+
+        Raises:
+            ProviderError: there is nothing in it that can be used: see `problem_of`.
+        """
+        has_text, has_calls = bool(response.content) or has_more, bool(response.tool_calls)
+        reason = response.finish_reason
+        found = problem_of(reason, has_text=has_text, has_calls=has_calls, must_be_whole=must_be_whole)
+        if found is None and not (has_text or has_calls):
+            found = Problem("empty", "the answer is empty: it has neither a text nor a call of a tool")
+        if found is None:
+            return response
+        text = f"{found.text}: {words}" if words else found.text
+        if response.content and not words:
+            text = f"{text}; it began {response.content[:_LONGEST_QUOTE]!r}"
+        error = self._failure(text, found.kind, status=200, body=answer)
+        error.finish_reason = reason
+        raise error
 
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.provider, self.model, self.base_url, self._key(), self._key_variable)
@@ -333,6 +450,11 @@ class WireLLM(ABC):
         if usage.cost is None:
             usage.cost = price(self.provider, self.wire_model, usage, **more)
         return usage
+
+
+def _functions(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tools of a request, without what each wire puts around them."""
+    return [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in tools]
 
 
 def count(usage: dict[str, Any], *path: str) -> int:

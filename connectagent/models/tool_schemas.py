@@ -9,16 +9,17 @@ https://json-schema.org/draft/2020-12/schema and https://json-schema.org/draft-0
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from connectagent.data import LLMResponse, Message
+from connectagent.errors import cut
 from connectagent.models.content import as_json, read_arguments, wire_name
 from connectagent.models.json_schema import object_schema
 from connectagent.models.limits import Limits
 from connectagent.models.notes import note
+from connectagent.models.property_names import PropertyNames
 from connectagent.session.state import alike
 from connectagent.tools.schema import target
 
@@ -45,14 +46,14 @@ class SentTools(NamedTuple):
     Attributes:
         tools: their schemas, in OpenAI's format.
         names: by the name that is sent: the tool's own.
-        keys: by the tool's own name: by the property that is sent, the tool's own.
+        keys: by the tool's own name: the names of its properties, where some are sent by others.
         notes: what was adapted.
         left_out: by the name of a tool that is not sent: why.
     """
 
     tools: list[Schema]
     names: dict[str, str]
-    keys: dict[str, dict[str, str]]
+    keys: dict[str, PropertyNames]
     notes: list[str]
     left_out: dict[str, str]
 
@@ -189,6 +190,15 @@ def _from_draft_4(schema: Schema) -> Schema:
         changed |= _tuple_items(schema)
     if isinstance(schema.get("required"), bool):  # draft 3 says it at the property
         gone.add("required")
+    if _is_number(schema.get("divisibleBy")):  # draft 3
+        changed["multipleOf"] = schema["divisibleBy"]
+        gone.add("divisibleBy")
+    if isinstance(schema.get("dependencies"), dict):
+        changed |= _dependencies(schema)
+        gone.add("dependencies")
+    if isinstance(schema.get("nullable"), bool):  # OpenAPI 3.0
+        changed |= _nullable(schema)
+        gone.add("nullable")
     if required := _required_properties(schema):
         changed["required"] = required
     if not changed and not gone:
@@ -201,6 +211,30 @@ def _tuple_items(schema: Schema) -> Schema:
     """A list of `items` in the words of draft 2020-12."""
     rest = schema.get("additionalItems")
     return {"prefixItems": list(schema["items"]), "items": rest if isinstance(rest, dict | bool) else {}}
+
+
+def _dependencies(schema: Schema) -> Schema:
+    """What properties need, in the words of draft 2020-12, which parts lists of names from schemas."""
+    names = {key: value for key, value in schema["dependencies"].items() if isinstance(value, list)}
+    schemas = {key: value for key, value in schema["dependencies"].items() if isinstance(value, dict | bool)}
+    made: Schema = {}
+    if names:
+        made["dependentRequired"] = {**(schema.get("dependentRequired") or {}), **names}
+    if schemas:
+        made["dependentSchemas"] = {**(schema.get("dependentSchemas") or {}), **schemas}
+    return made
+
+
+def _nullable(schema: Schema) -> Schema:
+    """The type, and the choices, of a schema that may be null."""
+    kinds = schema.get("type")
+    if not schema["nullable"] or kinds is None:
+        return {}
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    made: Schema = {"type": [*listed, *(() if "null" in listed else ("null",))]}
+    if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
+        made["enum"] = [*schema["enum"], None]
+    return made
 
 
 def _required_properties(schema: Schema) -> list[str]:
@@ -231,72 +265,6 @@ def sendable_schema(parameters: Any) -> tuple[Schema, list[str]]:
     except (TypeError, ValueError, RecursionError) as error:
         raise CannotOffer(f"its parameters cannot be written as JSON: {error}") from None
     return made if isinstance(made, dict) else {}, translator.dropped
-
-
-# -- names ---------------------------------------------------------------------------------------
-
-
-def _accepted(name: str, pattern: re.Pattern[str], taken: set[str]) -> str:
-    """A name that fits a pattern and is not taken; the name itself where it fits."""
-    if pattern.fullmatch(name):
-        return name
-    plain = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:64] or "_"
-    made, count = plain, 1
-    while made in taken or not pattern.fullmatch(made):
-        count += 1
-        made = f"{plain[: 63 - len(str(count))]}_{count}"
-    return made
-
-
-def _renamed(schema: Schema, pattern: re.Pattern[str]) -> tuple[Schema, dict[str, str]]:
-    """A schema whose properties at the top have accepted names, and by these the schema's own, where they differ."""
-    properties = schema.get("properties")
-    if not isinstance(properties, dict) or all(map(pattern.fullmatch, properties)):
-        return schema, {}
-    taken, names = set(properties), dict[str, str]()
-    for own in properties:
-        names[own] = _accepted(own, pattern, taken)
-        taken.add(names[own])
-    made = {**schema, "properties": {names[own]: _titled(one, own, names[own]) for own, one in properties.items()}}
-    if isinstance(schema.get("required"), list):
-        made["required"] = [names.get(one, one) for one in schema["required"]]
-    for key in ("dependentRequired", "dependentSchemas", "dependencies"):
-        if isinstance(schema.get(key), dict):
-            made[key] = _renamed_needs(schema[key], names)
-    pointers = {f"#/properties/{_pointer(own)}": f"#/properties/{new}" for own, new in names.items() if own != new}
-    return _repointed(made, pointers), {new: own for own, new in names.items() if own != new}
-
-
-def _renamed_needs(needs: Schema, names: dict[str, str]) -> Schema:
-    """What properties need, by the names that are sent."""
-    made: Schema = {}
-    for own, value in needs.items():
-        renamed = [names.get(one, one) for one in value] if isinstance(value, list) else value
-        made[names.get(own, own)] = renamed
-    return made
-
-
-def _titled(schema: Any, own: str, new: str) -> Any:
-    """A property with its own name as the title, if it is sent by another."""
-    return {"title": own, **schema} if new != own and isinstance(schema, dict) else schema
-
-
-def _pointer(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def _repointed(value: Any, pointers: dict[str, str]) -> Any:
-    """A schema whose references into renamed properties lead to their new names."""
-    if isinstance(value, dict):
-        return {key: _repointed(one, pointers) if key != "$ref" else _led(one, pointers) for key, one in value.items()}
-    return [_repointed(one, pointers) for one in value] if isinstance(value, list) else value
-
-
-def _led(ref: Any, pointers: dict[str, str]) -> Any:
-    for old, new in pointers.items():
-        if isinstance(ref, str) and (ref == old or ref.startswith(f"{old}/")):
-            return new + ref[len(old) :]
-    return ref
 
 
 # -- all tools of a request ----------------------------------------------------------------------
@@ -339,25 +307,38 @@ def _add(sent: SentTools, tool: Schema, function: Schema, name: str, limits: Lim
         raise CannotOffer("another tool has its name")
     wire = _wire_name(sent, name, taken)
     schema, dropped = sendable_schema(function.get("parameters"))
-    keys: dict[str, str] = {}
+    keys = None
     if limits.property_names is not None:
-        schema, keys = _renamed(object_schema(schema), limits.property_names)
+        keys = PropertyNames(object_schema(schema), limits.property_names)
+        schema = keys.schema
     if wire != name:
         sent.names[wire] = name
         sent.notes.append(f"tool {name!r} is sent as {wire!r}")
-    if keys:
+    if keys is not None and keys.sent:
         sent.keys[name] = keys
-        shown = ", ".join(f"{own!r} as {new!r}" for new, own in keys.items())
+        shown = ", ".join(f"{own!r} as {new!r}" for own, new in keys.sent.items())
         sent.notes.append(f"tool {name!r}: properties are sent by other names, {shown}")
     if dropped:
         sent.notes.append(f"tool {name!r}: left out of its schema, as they have a wrong form: {', '.join(dropped)}")
-    if schema is function.get("parameters") and wire == name:
+    described = _described(sent, name, function, limits.tool_description)
+    if described is function and schema is function.get("parameters") and wire == name:
         sent.tools.append(tool)
     else:
-        sent.tools.append({**tool, "function": {**function, "name": wire, "parameters": schema}})
+        sent.tools.append({**tool, "function": {**described, "name": wire, "parameters": schema}})
+
+
+def _described(sent: SentTools, name: str, function: Schema, most: int | None) -> Schema:
+    """A tool with a description that is no longer than the provider takes; the same object if it needs no change."""
+    description = function.get("description")
+    if most is None or not isinstance(description, str) or len(description) <= most:
+        return function
+    sent.notes.append(f"tool {name!r}: its description is cut to {most:,} of {len(description):,} characters")
+    return {**function, "description": cut(description, most)}
 
 
 _NO_TOOLS = SentTools([], {}, {}, [], {})
+
+
 def _is_sent(sent: SentTools, name: str) -> bool:
     own = (function.get("name") for tool in sent.tools if (function := _function_of(tool)) is not None)
     return name in sent.names.values() or name in own
@@ -414,7 +395,7 @@ def with_own_names(response: LLMResponse, sent: SentTools) -> None:
     for call in response.tool_calls or ():
         call.name = sent.names.get(call.name, call.name)
         if keys := sent.keys.get(call.name):
-            call.arguments = {keys.get(key, key): value for key, value in call.arguments.items()}
+            call.arguments = keys.own_value(call.arguments)
             call.raw = None
 
 
@@ -432,9 +413,8 @@ def _as_sent(message: Message, sent: SentTools) -> Message:
         keys = sent.keys.get(str(function.get("name"))) if function else None
         if function is None or not keys:
             continue
-        names = {own: new for new, own in keys.items()}
         arguments, _ = read_arguments(function.get("arguments"))
-        if names.keys() & arguments:
-            renamed = as_json({names.get(key, key): value for key, value in arguments.items()})
-            calls[at] = {**call, "function": {**function, "arguments": renamed}}
+        renamed = keys.sent_value(arguments)
+        if renamed != arguments:
+            calls[at] = {**call, "function": {**function, "arguments": as_json(renamed)}}
     return {**message, "tool_calls": calls}

@@ -113,10 +113,12 @@ def _too_wide(facts: ImageFacts, why: str) -> str:
 def _with_type(part: Part, url: str, media_type: str, message: Message) -> Part:
     """An image part whose URL names the type that the bytes have; the part itself if it does."""
     found = DATA_URL.match(url)
-    if found is None or found[1] == media_type:
+    begin = f"data:{media_type};base64,"
+    if found is None or found[0] == begin:
         return part
-    note(f"an image is sent as {media_type}, which its bytes are, not as {found[1]:.40}")
-    right = f"data:{media_type};base64,{url[found.end() :]}"
+    if found[1] != media_type:
+        note(f"an image is sent as {media_type}, which its bytes are, not as {found[1][:40] or 'one of no type'}")
+    right = f"{begin}{url[found.end() :]}"
     image = part["image_url"]
     return {**part, "image_url": {**image, "url": right} if isinstance(image, dict) else right}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import reprlib
 from collections.abc import Callable
@@ -11,9 +10,10 @@ from typing import Any
 
 from connectagent.data import TraceEntry
 from connectagent.errors import Paused
-from connectagent.output.text import actor, actor_with_place, visible
+from connectagent.output.text import actor, actor_with_place, arguments_text, visible
 from connectagent.session.messages import text_of
 from connectagent.session.usage import Spent, usage_of
+from connectagent.stop_reasons import is_whole, stop_reason
 
 _ASKED = 10_000  # characters of an argument that a person is asked about
 
@@ -23,15 +23,13 @@ FAILED = ("error", "not_found", "interrupted")
 Span = tuple[str, str]
 """Text, and rich's name for its style."""
 
-# The words of the providers for an answer that is not whole.
-CUT = {
-    "length": "at the limit of output tokens",
-    "max_tokens": "at the limit of output tokens",
-    "max_output_tokens": "at the limit of output tokens",
-    "model_length": "at the limit of output tokens",
-    "model_context_window_exceeded": "at the end of the context window",
-    "refusal": "as the model refused",
-    "content_filter": "by the provider's content filter",
+# What is said of an answer that is not whole, by the `end` of its reason.
+_ENDS: dict[str, str] = {
+    "truncated": "was cut at the limit of output tokens",
+    "refused": "was cut as the model refused",
+    "filtered": "was cut by the provider's content filter",
+    "failed": "was cut by a failure of the provider",
+    "unknown": "stopped for a reason that is not known to be good",
 }
 
 
@@ -197,11 +195,17 @@ def _call_troubles(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     if entry.get("error") is not None and status in ("error", "recovered"):
         style = "red" if status == "error" else "yellow"
         rows.append(Row(4, ((f"{glyphs.bad} {_error(entry)}", style),), wrap=True))
-    reason = str(entry.get("finish_reason"))
-    if reason.lower() in CUT:
-        text = f"{glyphs.warn} the answer was cut {CUT[reason.lower()]} ({reason})"
+    reason = entry.get("finish_reason")
+    if status != "error" and not is_whole(reason):
+        text = f"{glyphs.warn} the answer {_ending(str(reason))} ({reason})"
         rows.append(Row(4, ((text, "yellow"),), wrap=True))
     return rows
+
+
+def _ending(reason: str) -> str:
+    """How an answer that is not whole ended."""
+    found = stop_reason(reason)
+    return "was cut at the end of the context window" if found.kind == "context_length" else _ENDS[found.end]
 
 
 def spent_texts(spent: Spent) -> list[str]:
@@ -314,6 +318,13 @@ def _failure(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     return [Row(4, ((text, "red"),), wrap=True)]
 
 
+def _lost_update(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    lost = [one for one in entry.get("lost") or () if isinstance(one, dict) and isinstance(one.get("key"), list)]
+    what = ", ".join(f"{'.'.join(map(str, one['key']))} of {actor(one.get('by'))}" for one in lost)
+    text = f"{glyphs.warn} {actor(entry.get('by'))} overwrote in the state: {what}"
+    return [Row(4, ((text, "yellow"),), wrap=True)]
+
+
 def _log(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     return [Row(4, ((str(entry.get("text")), "dim"),), wrap=True)]
 
@@ -358,7 +369,7 @@ def argument_rows(arguments: dict[str, Any]) -> list[Row]:
     """The arguments of a call that a person is asked about: whole, or with a note of how much is missing."""
     rows = []
     for name, value in arguments.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+        text = value if isinstance(value, str) else arguments_text(value)
         first, *rest = text[:_ASKED].splitlines() or [""]
         if len(text) > _ASKED:
             rest.append(f"({len(text) - _ASKED} more characters are not shown)")
@@ -384,6 +395,7 @@ _ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {
     "change": _change,
     "error": _failure,
     "log": _log,
+    "lost_update": _lost_update,
     "mended": _mended,
     "retrying": _retrying,
     "shadow": _shadow,

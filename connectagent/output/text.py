@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 from connectagent.errors import short_path
-from connectagent.output.masking import current
+from connectagent.output.masking import MAX_DEPTH, current
 
 _OF_NOBODY = {"(outside)": "outside of any handler", "(resume)": "whoever resumed the turn"}
+_HALF = re.compile("[\ud800-\udfff]")  # a letter that no encoding has
 _JOINERS = "\u200c\u200d"  # not printable, yet part of Persian words and of emoji
 
 
@@ -39,6 +42,28 @@ def describe(how: Callable[[Any], str], value: Any) -> str:
         return str(how(value))
     except Exception as error:
         return f"<{type(value).__name__}, whose {how.__name__}() raised {type(error).__name__}>"
+
+
+def arguments_text(value: Any) -> str:
+    """Arguments of a call as a person, a judge or a shell hook reads them: the JSON that all guards decide on.
+
+    Objects of programs, which are no JSON, are named by their types: their `repr` alone could pass for a text.
+    """
+    text = json.dumps(_as_json(value, ()), ensure_ascii=False)
+    return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+def _as_json(value: Any, above: tuple[int, ...]) -> Any:
+    """A value with names in place of what is no JSON, such as a dict with other keys than texts, or one in itself."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if id(value) not in above and len(above) < MAX_DEPTH:
+        inside = (*above, id(value))
+        if isinstance(value, list | tuple):
+            return [_as_json(item, inside) for item in value]
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {key: _as_json(item, inside) for key, item in value.items()}
+    return f"<{type(value).__module__}.{type(value).__qualname__}: {describe(repr, value)}>"
 
 
 def shortened(value: Any, length: int) -> str:

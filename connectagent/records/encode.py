@@ -22,7 +22,7 @@ _WITHOUT_TEXTS = {
     *("timing", "usage", "model", "status", "outcome", "tool_name", "call_id", "tool_calls_count", "attempt"),
     *("error_type", "error_kind", "from", "record", "open", "by", "of", "hook", "waits", "over"),
 }
-_STATE = ("delta", "appended", "removed")
+_STATE = ("delta", "appended", "inside", "removed")
 
 
 def without_texts(line: TraceEntry) -> TraceEntry:

@@ -10,25 +10,68 @@ import json
 import os
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, Literal, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, Required, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from connectagent.data import Message, TokenUsage, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.file import open_to_read
 from connectagent.records.lines import pair_of, text_of, value_of
 from connectagent.records.messages import TurnMessages
-from connectagent.session.entries import ENTRIES, LOG_LINES, Stored
+from connectagent.session.entries import (
+    ENTRIES,
+    LOG_LINES,
+    Beginning,
+    Ending,
+    HandedOver,
+    PromptChange,
+    Stored,
+    WaitingCall,
+)
 from connectagent.session.journal import WITHHELD
 
 _TYPES = {**ENTRIES, **LOG_LINES}
 _PLACE = re.compile(r"[TB]\d+(/.*)?", re.DOTALL)  # a turn, or what is between two, and what is in it
 _IN_ITERATION = re.compile(r"T\d+/\d+/")
 _INNER = re.compile(r"[TB]\d+/.*", re.DOTALL)
+_INNER_TURN = re.compile(r".*/turn:[^/]*", re.DOTALL)
 _NAMES = {str: "a text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a mapping"}
 MESSAGES = "messages"
-_DEPTH = 8  # how deep a value is looked into
+REPORT = "report"  # in the head of a report: the version of its form
+Check = Callable[[Any], bool]
+
+
+class _Answer(TypedDict, total=False):
+    content: Required[str | None]
+    tool_calls: Required[list[WaitingCall]]
+
+
+class _Attempt(TypedDict, total=False):
+    status: str
+    result: str | list[dict[str, Any]]
+    attempts: list[dict[str, Any]]
+    handoff: HandedOver
+    ended: Ending
+
+
+class _Sizes(TypedDict, total=False):
+    model: Required[str]
+    messages: int
+    tools: int
+    options: dict[str, Any] | None
+    changed_tools: dict[str, Any]
+
+
+_CHANGED: dict[str, Any] = {
+    "response": _Answer,
+    "llm_call": _Answer,
+    "tool_call": WaitingCall,
+    "tool_calls": list[WaitingCall],
+    "tool_execution": _Attempt,
+    "request": _Sizes,
+}
+"""The form of the value of a `change` line, by what was changed."""
 
 HEAD: dict[str, Any] = {
     "agent": str,
@@ -39,8 +82,8 @@ HEAD: dict[str, Any] = {
     "switched_off": list[str],
     "max_iterations": int,
     "system_prompt": str,
-    "system_prompt_changes": list[dict[str, Any]],
-    "begins_with": dict[str, Any],
+    "system_prompt_changes": list[PromptChange],
+    "begins_with": Beginning,
     "turns": list[Any],
 }
 """The keys of a record's head whose values are used."""
@@ -64,12 +107,13 @@ ITEM: dict[str, Any] = {
 """The keys of the item of a turn whose values are used."""
 
 
-def misfit(line: Any, without: frozenset[str] = frozenset()) -> str | None:
+def misfit(line: Any, without: frozenset[str] = frozenset(), whole: bool = True) -> str | None:
     """What of a line no record has, in words; None where all is well.
 
     Args:
         line: a line under `trace:`, as it was read.
         without: keys that are not looked at.
+        whole: whether the line has all keys of its type; in a report it has only those that are needed.
     """
     if not isinstance(line, dict):
         return "it is no mapping"
@@ -86,20 +130,33 @@ def misfit(line: Any, without: frozenset[str] = frozenset()) -> str | None:
             return f"{key!r} is no place in a turn"
     if line.get(WITHHELD):
         return None
-    return _misfit_keys(line, _TYPES[kind], without)
+    if "not_recorded" in line:
+        return f"it could not be recorded: {str(line['not_recorded'])[:200]!r}"
+    wrong = _misfit_keys(line, _TYPES[kind], without, whole)
+    if wrong is None and kind == "began" and "agent" not in line and whole and _INNER_TURN.fullmatch(str(place)):
+        return "it has no 'agent'"
+    return _misfit_change(line) if wrong is None and kind == "change" else wrong
 
 
-def _misfit_keys(value: Any, kind: Any, without: frozenset[str] = frozenset(), depth: int = 0) -> str | None:
+def _misfit_keys(value: Any, kind: Any, without: frozenset[str] = frozenset(), whole: bool = True) -> str | None:
     if not isinstance(value, dict):
         return "is not a mapping"
-    known, required = _fields(kind)
-    for key in required:
+    checks, required = _fields(kind)
+    for key in required if whole else ():
         if key not in value and key not in without:
             return f"it has no {key!r}"
     for key, item in value.items():
-        if key in known and key not in without and not _fits(item, known[key], depth):
-            return f"{key!r} is {_told(known[key], item)}"
+        if key in checks and not checks[key](item) and key not in without:
+            return f"{key!r} is {_told(_hints(kind)[key], item)}"
     return None
+
+
+def _misfit_change(line: TraceEntry) -> str | None:
+    """What is odd about the value of a `change` line; the arguments of a plugin's own hook may be anything."""
+    form = _CHANGED.get(line.get("of", ""))
+    if form is None or "/hook:" in str(line.get("at")) or "value" not in line or _check(form)(line["value"]):
+        return None
+    return f"'value' is {_told(form, line['value'])}"
 
 
 def _told(kind: Any, value: Any) -> str:
@@ -110,30 +167,52 @@ def _told(kind: Any, value: Any) -> str:
 
 
 @cache
-def _fields(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys of a TypedDict with their types, and those that it must have, in order."""
+def _hints(kind: Any) -> dict[str, Any]:
+    """The keys of a TypedDict with their types."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {key: get_args(hint)[0] if get_origin(hint) is Required else hint for key, hint in hints.items()}
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[str, Check], tuple[str, ...]]:
+    """The keys of a TypedDict with what checks their values, and those that it must have, in order."""
     hints = get_type_hints(kind, include_extras=True)
     marked = [key for key, hint in hints.items() if get_origin(hint) is Required]
     required = tuple(key for key in marked if key != "timestamp")  # nothing is looked up by it
-    bare = {key: get_args(hint)[0] if key in marked else hint for key, hint in hints.items()}
-    return bare, required
+    return {key: _check(hint) for key, hint in _hints(kind).items()}, required
 
 
-def _fits(value: Any, kind: Any, depth: int = 0) -> bool:
-    """Whether a value is of a type."""
-    if kind is Any or depth > _DEPTH:
-        return True
+@cache
+def _check(kind: Any) -> Check:
+    """A function that says whether a value is of a type."""
+    if kind is Any:
+        return lambda value: True
     if kind is None or kind is type(None):
-        return value is None
+        return lambda value: value is None
     if kind is float or kind is int:
-        return isinstance(value, kind | int) and not isinstance(value, bool)
-    if kind is TokenUsage:
-        return isinstance(value, TokenUsage) or _is_usage(value)
-    if kind is Message or kind is Stored:
-        return _is_message(value) if kind is Message else _is_stored(value, depth)
+        return lambda value: isinstance(value, kind | int) and not isinstance(value, bool)
+    if kind in _SPECIAL:
+        return _SPECIAL[kind]
     if is_typeddict(kind):
-        return _misfit_keys(value, kind, depth=depth + 1) is None
-    return _fits_generic(value, kind, depth)
+        return lambda value: _misfit_keys(value, kind) is None
+    return _check_generic(kind)
+
+
+def _check_generic(kind: Any) -> Check:
+    origin = get_origin(kind)
+    inner = get_args(kind)
+    if origin is Literal:  # a later version may have further words
+        return lambda value: isinstance(value, str)
+    if origin in (Union, types.UnionType):
+        checks = [_check(one) for one in inner]
+        return lambda value: any(check(value) for check in checks)
+    if origin is list:
+        item = _check(inner[0])
+        return lambda value: isinstance(value, list) and all(map(item, value))
+    if origin is dict:
+        item = _check(inner[1])
+        return lambda value: isinstance(value, dict) and all(map(item, value.values()))
+    return lambda value: isinstance(value, kind)
 
 
 def _is_message(value: Any) -> bool:
@@ -141,35 +220,27 @@ def _is_message(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
 
 
-def _is_stored(value: Any, depth: int) -> bool:
+def _is_stored(value: Any) -> bool:
     if not isinstance(value, dict) or value.keys().isdisjoint(("value", "response", "retry")):
         return False
-    return _misfit_keys(value, Stored, depth=depth + 1) is None
-
-
-def _fits_generic(value: Any, kind: Any, depth: int) -> bool:
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is Literal:  # a later version may have further words
-        return isinstance(value, str)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, one, depth) for one in inner)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(one, inner[0], depth + 1) for one in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(one, inner[1], depth + 1) for one in value.values())
-    return isinstance(value, kind)
+    return _misfit_keys(value, Stored) is None
 
 
 def _is_usage(value: Any) -> bool:
+    if isinstance(value, TokenUsage):
+        return True
     if not isinstance(value, dict) or value.keys() - TokenUsage.__dataclass_fields__.keys():
         return False
-    return all(one is None or _fits(one, float) for one in value.values())
+    return all(one is None or _check(float)(one) for one in value.values())
+
+
+_SPECIAL: dict[Any, Check] = {TokenUsage: _is_usage, Message: _is_message, Stored: _is_stored}
 
 
 def misfit_pairs(pairs: dict[str, Any], known: dict[str, Any]) -> str | None:
     """What no record has of the pairs of its head or of an item; None where all is well."""
     for key, kind in known.items():
-        if key in pairs and not _fits(pairs[key], kind):
+        if key in pairs and not _check(kind)(pairs[key]):
             return f"{key!r} is {_told(kind, pairs[key])}"
     if isinstance(messages := pairs.get(MESSAGES), str) and not _is_list(messages):
         return f"{MESSAGES!r} is not the JSON text of a list"
@@ -181,6 +252,26 @@ def _is_list(text: str) -> bool:
         return isinstance(json.loads(text), list)
     except (ValueError, RecursionError):
         return False
+
+
+def refuse_odd_lines(path: str | os.PathLike[str], head: dict[str, Any], items: list[dict[str, Any]]) -> None:
+    """Refuse a record of which a line is not as connectagent writes it, so that whoever uses it need not look again.
+
+    Args:
+        path: the record.
+        head: its head. If it says that the record is a report, lines may lack keys.
+        items: its turns.
+
+    Raises:
+        ConfigError: it names the first such line.
+    """
+    whole = REPORT not in head
+    whys = [misfit_pairs(head, HEAD)]
+    for item in items:
+        whys.append("a line under 'trace' is no mapping" if item.get("unreadable") else misfit_pairs(item, ITEM))
+        whys += [misfit(line, whole=whole) for line in item["lines"]]
+    if why := next(filter(None, whys), None):
+        raise ConfigError(odd_text([path], why, whole=whole))
 
 
 def refuse_misfits(path: str | os.PathLike[str], head: dict[str, Any], items: list[dict[str, Any]]) -> None:
@@ -200,7 +291,7 @@ def refuse_misfits(path: str | os.PathLike[str], head: dict[str, Any], items: li
     whys += [misfit(line, _MAKER) for line in lines]
     whys += ["a line under 'trace' is no mapping" for item in items if item.get("unreadable")]
     if why := next(filter(None, whys), None):
-        raise ConfigError(odd_text(path, why, turn))
+        raise ConfigError(odd_text([path], why, turn))
     begun = next((line for line in lines if _IN_ITERATION.match(str(line.get("id")))), None)
     if begun is not None and not any(line["type"] == "user_input" for line in lines):
         raise ConfigError(f"{path}: line {_number_of(path, begun)} is about turn {turn}, whose 'user_input' is missing")
@@ -208,7 +299,7 @@ def refuse_misfits(path: str | os.PathLike[str], head: dict[str, Any], items: li
 
 def _number_of(path: str | os.PathLike[str], line: TraceEntry) -> int:
     """The number of the first line of a record with this type and place."""
-    start = f'  - {json.dumps({"type": line["type"], "id": line["id"]})[:-1]}'
+    start = f"  - {json.dumps({'type': line['type'], 'id': line['id']})[:-1]}"
     with open_to_read(path) as file:
         return next((number for number, data in enumerate(file, 1) if data.startswith(start.encode())), 0)
 
@@ -216,26 +307,28 @@ def _number_of(path: str | os.PathLike[str], line: TraceEntry) -> int:
 _MAKER = frozenset(("by",))  # whoever made an entry decides nothing about how a turn goes on
 
 
-def odd_text(path: str | os.PathLike[str], why: str, turn: Any = None) -> str:
-    """An error's text for a record with odd values, which names the first such line if one is found.
+def odd_text(paths: Sequence[str | os.PathLike[str]], why: str, turn: Any = None, whole: bool = True) -> str:
+    """An error's text for records with odd values, which names the first such line if one is found.
 
     Args:
-        path: the record.
+        paths: the records.
         why: what to say if none is found.
         turn: the number of the only turn that is looked at besides the head; None for all.
+        whole: as in `misfit`.
     """
-    for number, found in _misfits(path, turn):
-        return f"{path}: it has values that no record has: line {number}: {found}"
-    return f"{path}: it has values that no record has: {why}"
+    for path in paths:
+        for number, found in _misfits(path, turn, whole):
+            return f"{path}: it has values that no record has: line {number}: {found}"
+    return f"{' or '.join(map(str, paths))}: it has values that no record has: {why}"
 
 
-def _misfits(path: str | os.PathLike[str], turn: Any) -> Iterator[tuple[int, str]]:
+def _misfits(path: str | os.PathLike[str], turn: Any, whole: bool) -> Iterator[tuple[int, str]]:
     """The numbers of odd lines of a record, and what is odd about each."""
     try:
         file = open_to_read(path)
     except (OSError, ValueError, ConfigError):  # a path that is none
         return
-    reader = _Lines(turn)
+    reader = _Lines(turn, whole)
     with file:
         for number, data in enumerate(file, 1):
             try:
@@ -247,17 +340,23 @@ def _misfits(path: str | os.PathLike[str], turn: Any) -> Iterator[tuple[int, str
 
 
 class _Lines:
-    """The lines of a record, one after the other; `turn`: the number of the only turn that is looked at, or None."""
+    """The lines of a record, one after the other.
 
-    def __init__(self, turn: Any) -> None:
+    Args:
+        turn: the number of the only turn that is looked at, or None.
+        whole: as in `misfit`.
+    """
+
+    def __init__(self, turn: Any, whole: bool) -> None:
         self._turn = turn
+        self._whole = whole
         self._in_turns = False
         self._is_wanted = True
 
     def misfit_in(self, text: str) -> str | None:
         """What is odd about the next line; None where all is well, or the line is of another turn."""
         if text.startswith("  - "):
-            return misfit(value_of(text[4:])) if self._is_wanted else None
+            return misfit(value_of(text[4:]), whole=self._whole) if self._is_wanted else None
         if not text or text.endswith(":") or text.startswith("#"):
             self._in_turns = self._in_turns or text == "turns:"
             return None

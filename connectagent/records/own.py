@@ -1,8 +1,9 @@
 """Which records are the user's own, and what is believed of others.
 
 A record of a stranger, or of another machine, is history: what it says about calls that have a result is taken from
-it. A call without a result may still be run, so nobody but this user and this process decides about it: guards are
-asked again, and a person's decision counts only with the user's mark.
+it. A tool call without a result may still be run, and a model call without an answer still be made, with this user's
+key. So nobody but this user and this process decides about them: guards, and the handlers that choose a model or
+change a request, are asked again, and a person's decision counts only with the user's mark.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from connectagent.settings.own import blake2b, mark
 
 _ATTEMPT = re.compile(r".*/tool\d+", re.DOTALL)
 _ITERATION = re.compile(r".*/\d+", re.DOTALL)  # where `before_tools` decides about a round; elsewhere about one call
+_OF_MODEL = re.compile(r"(.*/(?:\d+|ask:[^/]*))/(?:before_llm|on_error\d+)", re.DOTALL)
+_GIVEN_UP = ("error", "recovered")  # how an attempt at a model ends that has no answer of the model's
 
 
 def record_mark(id: str, script: str | None) -> str:
@@ -35,12 +38,28 @@ def is_own(head: dict[str, Any]) -> bool:
     return head.get("mark") == record_mark(str(head.get("id")), head.get("script"))
 
 
+def why_not_own(record: Path, head: dict[str, Any]) -> str | None:
+    """Why a record is not one of the user's own in this project, so that no model is made which only it names; or None.
+
+    Args:
+        record: the record.
+        head: its head.
+    """
+    records = co_folder().resolve()
+    if record.resolve().parent != records / "evals":
+        return f"the record is none of this project's, which are in {short_path(records / 'evals')}"
+    if record.stat().st_uid != getattr(os, "geteuid", lambda: 0)():
+        return "the record belongs to another user"
+    if not is_own(head):
+        return "the record does not have your mark: another user or another machine wrote it, or it was changed"
+    return None
+
+
 def why_not_run(record: Path, head: dict[str, Any]) -> str | None:
     """Why no code that a record names is run or imported by itself; None where it may be.
 
     Every command asks here before it runs a script or loads a plugin that only a record names. The record must be
-    among this project's records and have the user's mark, and its script must be a Python file of the project, outside
-    of the records.
+    the user's own in this project, and its script must be a Python file of the project, outside of the records.
 
     Args:
         record: the record.
@@ -49,15 +68,11 @@ def why_not_run(record: Path, head: dict[str, Any]) -> str | None:
     Raises:
         ValueError: the head names a path that no system has.
     """
-    project, records = project_folder().resolve(), co_folder().resolve()
-    if record.resolve().parent != records / "evals":
-        return f"the record is none of this project's, which are in {short_path(records / 'evals')}"
-    if record.stat().st_uid != getattr(os, "geteuid", lambda: 0)():
-        return "the record belongs to another user"
-    if not is_own(head):
-        return "the record does not have your mark: another user or another machine wrote it, or it was changed"
+    if (why := why_not_own(record, head)) is not None:
+        return why
     if head.get("script") is None:
         return None
+    project, records = project_folder().resolve(), co_folder().resolve()
     script = Path(str(head["script"])).resolve()
     if project not in script.parents:
         return f"its script is not in this project, {short_path(project)}"
@@ -97,7 +112,7 @@ def journal_of(lines: Iterable[TraceEntry], head: dict[str, Any]) -> Journal:
 
 
 class RecordedJournal(Journal):
-    """A journal without decisions about calls that have no result and that are not the user's own.
+    """A journal without decisions about calls, of tools and models, that have no result and are not the user's own.
 
     Args:
         lines: the lines of the log.
@@ -136,16 +151,18 @@ class RecordedJournal(Journal):
         return (self._is_believed(hook) or hook in self.parts) and super().is_over(hook, turn)
 
     def _is_believed(self, id: str) -> bool:
-        """Whether what the record says of an operation counts: no decision of a guard, nor what it asked for it."""
+        """Whether what the record says of an operation counts: no decision about an open call, nor what it asked."""
         if self._is_own:
             return True
         for kind in ("/ask:", "/hook:"):
             if kind in id and not _ATTEMPT.fullmatch(id.rpartition(kind)[0]):
                 return False
-        return not _is_guard(id) or self._is_settled(id)
+        return not (_is_guard(id) or _OF_MODEL.fullmatch(id)) or self._is_settled(id)
 
     def _is_settled(self, id: str) -> bool:
-        """Whether the calls that a guard or a wait is about have a result, so that no tool runs any more."""
+        """Whether the calls that a hook or a wait is about have a result: no tool runs, and no model is asked."""
+        if (found := _OF_MODEL.fullmatch(id)) is not None:
+            return self._has_answer(found[1])
         place, _, hook = id.rpartition("/") if _is_guard(id) else (id, "", "")
         if _ATTEMPT.fullmatch(place):
             return self._has_result(place)
@@ -154,6 +171,15 @@ class RecordedJournal(Journal):
         answers = (self.lines[number] for id, number in self.closed.items() if id.startswith(f"{place}/model"))
         most = max((len(line.get("tool_calls") or ()) for line in answers), default=0)
         return all(self._has_result(f"{place}/c{number}/tool1") for number in range(1, most + 1))
+
+    def _has_answer(self, call: str) -> bool:
+        """Whether a call of a model has its answer: no attempt before that is made again."""
+        attempt = 1
+        while (number := self.closed.get(id := f"{call}/model{attempt}")) is not None and not self.is_open(id):
+            if self.lines[number].get("status") not in _GIVEN_UP:
+                return True
+            attempt += 1
+        return False
 
     def _has_result(self, attempt: str) -> bool:
         """Whether an attempt at a tool has a result; a failed one may be made again."""

@@ -14,7 +14,6 @@ from connectagent.records.around import settle_around
 from connectagent.records.file import BETWEEN_TURNS, open_to_read, refuse_newer
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.records.messages import KEY, TurnMessages
-from connectagent.records.misfits import odd_text
 from connectagent.session.journal import LINES
 
 _PIECE = 1 << 20  # bytes that are read of a line at once
@@ -23,10 +22,13 @@ ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, 
 
 
 @contextlib.contextmanager
-def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn the errors of a `with` block that come from odd values in a record into a `ConfigError`.
+def refuse_odd(*paths: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn the errors of a `with` block that come from odd values in records into a `ConfigError`.
 
     It names the first line that connectagent would not have written so, if one is found.
+
+    Args:
+        paths: the records that are read.
 
     Raises:
         ConfigError: there was one.
@@ -36,7 +38,9 @@ def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
     except (ConnectAgentError, UnicodeError):
         raise
     except ODD as error:
-        raise ConfigError(odd_text(path, f"{type(error).__name__}: {error}")) from error
+        from connectagent.records.misfits import odd_text  # with the types of all entries, which few programs need
+
+        raise ConfigError(odd_text(paths, f"{type(error).__name__}: {error}")) from error
 
 
 def read_record(path: str | os.PathLike[str], most: int = MAX_VALUES, conversation: bool = True) -> dict[str, Any]:

@@ -54,7 +54,9 @@ def _take_changes(snapshot: Snapshot, by: By) -> list[TraceEntry]:
         entries = take_messages(snapshot, by)
     except RecursionError:
         raise HookResultError(f"{_who(by)} left the session nested too deep, or in a circle") from None
-    copy["state"] = state
+    before, copy["state"] = copy["state"], state
+    if state is not before and snapshot.on_state is not None:
+        snapshot.on_state(by, before)
     if delta:
         entries.append({"type": "state_delta", "by": by, **delta})
         snapshot.deltas[id(by)] = joined(snapshot.deltas.get(id(by), {}), delta)

@@ -11,6 +11,7 @@ from typing import Any
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
 from connectagent.session.changes import session_problem, take_changes
+from connectagent.session.lost_updates import Copy, LostWrite, StateWrites, lost_update
 from connectagent.session.messages import (
     LEFT_OUT,
     is_open,
@@ -21,11 +22,19 @@ from connectagent.session.messages import (
     says_nothing,
     sendable,
 )
-from connectagent.session.observers import OWN, PROGRAM, around_tool_at, is_by_observer
+from connectagent.session.observers import OWN, PROGRAM, around_tool_at, by_agent, is_by_observer
 from connectagent.session.prompt import Prompt, last_filled
 from connectagent.session.repeats import Repeats
 from connectagent.session.snapshot import By, Snapshot, clone, copy_of, same
-from connectagent.session.state import drop_temporary, lasting, merge_change, mergeable, state_delta
+from connectagent.session.state import (
+    StateChange,
+    drop_temporary,
+    lasting,
+    merge_change,
+    mergeable,
+    state_change,
+    state_delta,
+)
 from connectagent.session.surroundings import PendingEntries, Surroundings, threads
 
 # What a new session has besides its messages, its trace and its state.
@@ -96,7 +105,9 @@ class Conversation:
         self._filled = last_filled(trace, system_prompt) if trace else system_prompt
         if begins and state:  # after the snapshot, so that it is traced as a change by the program
             self.session["state"].update(copy_of(state))
-        self.unmerged: list[dict[str, Any]] = []  # the changes of inner agents whose turns wait
+        self.unmerged: list[tuple[By, StateChange]] = []  # the changes of inner agents whose turns wait
+        self.writes = StateWrites()
+        self.snapshot.on_state = self._note_writes
         self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
         self.refused_tools = None if trace else {}
 
@@ -133,8 +144,9 @@ class Conversation:
         """
         self.take_over()
         self.state_before = self.snapshot.copy["state"]  # replaced with each change, never modified
-        while self.unmerged:  # the waiting turn is given up
-            self.merge(self.unmerged.pop(0))
+        self.writes = StateWrites()
+        if self.unmerged:
+            self._merge_waiting()
         messages, state, filled = self.snapshot.copy["messages"], self.session["state"], self._filled
         system = messages[0] if messages and messages[0]["role"] == "system" else None
         if system and system["content"] == filled:  # one that was edited stays as it is
@@ -185,12 +197,12 @@ class Conversation:
         self._settle()
         index = len(self.snapshot.originals)
         self.snapshot.insert(message)
-        own = clone(self.snapshot.copy["messages"][index])  # which no thread can change
+        own = self.snapshot.copy["messages"][index]  # which no thread can change
         if by is not None:
-            entry = {"type": "message", "by": by, "index": index, "message": own}
+            entry = {"type": "message", "by": by, "index": index, "message": clone(own)}
             self.trace({**entry, **self.changed_by(by)}, settled=True)
         elif own["role"] == "assistant" and self.changed:
-            self.trace({"type": "assistant", "index": index, "message": own}, settled=True)
+            self.trace({"type": "assistant", "index": index, "message": clone(own)}, settled=True)
         if by is None and "tool_calls" in own and (restored := self.snapshot.traced.begin_round()):
             self.announce(restored)
 
@@ -216,12 +228,53 @@ class Conversation:
         if delta:
             self.trace({"type": "state_delta", "by": by, **delta})
 
-    def merge(self, change: dict[str, Any]) -> None:
-        """Merge an inner agent's changes of the state, which its closing entry records."""
-        if any(change.get(key) for key in ("delta", "appended", "removed")):
-            self._settle()
-            merge_change(self.session["state"], change)
-            self.snapshot.copy["state"] = copy_of(self.session["state"])
+    def merge(self, change: StateChange, by: By, copy: Copy | None = None) -> list[LostWrite]:
+        """Merge an inner agent's changes of the state, which its closing entry records.
+
+        Args:
+            change: the changes.
+            by: the agent.
+            copy: the copy of the state that it changed; None where it worked on the state as it is.
+
+        Returns:
+            What others wrote to the state since it was copied, and is overwritten.
+        """
+        if not any(change.get(key) for key in ("delta", "appended", "inside", "removed")):
+            return []
+        self._settle()
+        before = self.snapshot.copy["state"]
+        merge_change(self.session["state"], change)
+        self.snapshot.copy["state"] = copy_of(self.session["state"])
+        if copy is None:
+            self._note_writes(by, before)
+            return []
+        return self.writes.note(change, by, self.snapshot.copy["state"], copy)
+
+    def _merge_waiting(self) -> None:
+        """Merge the changes of inner agents whose turns wait and are given up; they worked at the same time."""
+        together = self.writes.copied()
+        while self.unmerged:
+            by, change = self.unmerged.pop(0)
+            if lost := self.merge(change, by, self.writes.oldest()):
+                self.trace(lost_update(by, lost))
+        together.close()
+
+    def merge_traced(self, change: StateChange, by: By, copy: Copy | None) -> list[LostWrite]:
+        """As `merge`, and trace the changes, as those of a tool."""
+        lost: list[LostWrite] = []
+
+        def merge(state: dict[str, Any]) -> None:
+            merge_change(state, change)
+            if copy is not None:
+                lost.extend(self.writes.note(change, by, copy_of(state), copy))
+
+        self._change_state(merge, by)
+        return lost
+
+    def _note_writes(self, by: By, before: dict[str, Any]) -> None:
+        if self.writes.are_noted:
+            now = self.snapshot.copy["state"]
+            self.writes.note(state_change(before, now), by, now)
 
     def reapply(self, changes: Iterable[TraceEntry]) -> None:
         """Apply the changes of messages and state in entries of the log."""
@@ -238,9 +291,9 @@ class Conversation:
             elif kind == "mended":
                 self.mend(silently=True)
             elif kind == "state_delta":
-                self.merge(mergeable(entry))
+                self.merge(mergeable(entry), entry.get("by") or {})
             elif kind == "agent_turn":
-                self.merge(entry)
+                self.merge(entry, by_agent(entry))
             elif kind == "session_delta":
                 self.session.update(clone(entry.get("delta") or {}))
         snapshot.sync()

@@ -41,6 +41,13 @@ class StateChange(TypedDict, total=False):
     removed: list[str]
 
 
+class MergedChange(StateChange, total=False):
+    """What was changed in a copy of the state, or in a dict of it, in a form to merge."""
+
+    appended: dict[str, list[Any] | dict[str, Any]]
+    inside: dict[str, "MergedChange"]
+
+
 class ModelCall(TypedDict, total=False):
     """A tool call as an answer of the model has it."""
 
@@ -63,6 +70,54 @@ class Failure(TypedDict, total=False):
     error_provider: str
     error_status: int | None
     retry_after_s: float | None
+    finish_reason: str
+
+
+class Ending(TypedDict, total=False):
+    """How a turn was ended."""
+
+    result: Any
+    outcome: Required[str]
+    by: Required[Any]
+    scope: str
+
+
+class Outward(TypedDict, total=False):
+    """How a turn ended that ends those around it too."""
+
+    result: Required[Any]
+    outcome: Required[str]
+    by: Required[Any]
+    scope: Required[str]
+
+
+class HandedOver(TypedDict, total=False):
+    """The conversation was handed over."""
+
+    target: Required[str]
+    message: Required[str]
+    by: Required[str]
+
+
+class Outlined(Failure, total=False):
+    """How a call ended before a handler replaced its outcome."""
+
+    status: Required[str]
+
+
+class Beginning(TypedDict, total=False):
+    """The conversation with which a record, or an agent in it, begins."""
+
+    messages: list[Message]
+    state: dict[str, Any]
+    turn: int
+
+
+class PromptChange(TypedDict, total=False):
+    """A handler changed the system prompt."""
+
+    by: Required[By]
+    before: Required[str]
 
 
 class UserInput(Entry, total=False):
@@ -121,7 +176,6 @@ class LLMCall(Entry, StateChange, Failure, _From, total=False):
     content: Required[str | None]
     tool_calls: Required[list[ModelCall]]
     status: Required[Literal["success", "error", "stand_in", "recovered", "interrupted"]]
-    finish_reason: str
     provider_data: dict[str, Any]
     retries: list[dict[str, Any]]
     attempt: int
@@ -131,8 +185,8 @@ class LLMCall(Entry, StateChange, Failure, _From, total=False):
     digest: str
     refused: list[Refused]
     entries_since_request: int
-    original: dict[str, Any]
-    ended: dict[str, Any]
+    original: Outlined
+    ended: Ending
 
 
 class ToolExecution(Entry, StateChange, _From, total=False):
@@ -160,13 +214,13 @@ class ToolExecution(Entry, StateChange, _From, total=False):
     held: str
     attempt: int
     attempts: list[dict[str, Any]]
-    original: dict[str, Any]
+    original: Outlined
     ended_turn: str | None
-    ended: dict[str, Any]
-    handoff: dict[str, Any]
+    ended: Ending
+    handoff: HandedOver
 
 
-class AgentTurn(Entry, StateChange, Failure, _From, total=False):
+class AgentTurn(Entry, MergedChange, Failure, _From, total=False):
     """The turn of an agent inside this one ended."""
 
     type: Required[Literal["agent_turn"]]
@@ -179,9 +233,8 @@ class AgentTurn(Entry, StateChange, Failure, _From, total=False):
     outcome: Required[str]
     result: str | None
     open: bool
-    handoff: dict[str, Any]
-    outward: dict[str, Any]
-    appended: dict[str, list[Any]]
+    handoff: HandedOver
+    outward: Outward
 
 
 class MessageAdded(Entry, StateChange, total=False):
@@ -231,6 +284,23 @@ class StateDelta(Entry, total=False):
     delta: Required[dict[str, Any]]
     added: dict[str, int]
     removed: list[str]
+
+
+class LostWrite(TypedDict, total=False):
+    """A write to the state that is overwritten: it set a key, added to a list, or removed a key."""
+
+    key: Required[list[Any]]  # the key of the state, the key in its dict, and so on
+    by: Required[By]
+    value: Any
+    appended: list[Any]
+    removed: bool
+
+
+class LostUpdate(Entry, total=False):
+    """A change of the state overwrote what others had written since its maker's copy of the state was made."""
+
+    type: Required[Literal["lost_update"]]
+    lost: Required[list[LostWrite]]
 
 
 class SessionDelta(Entry, total=False):
@@ -329,6 +399,7 @@ ENTRIES: dict[str, Any] = {
     "assistant": AssistantAdded,
     "mended": Mended,
     "state_delta": StateDelta,
+    "lost_update": LostUpdate,
     "session_delta": SessionDelta,
     "change": Change,
     "error": Error,
@@ -357,13 +428,22 @@ class Stored(TypedDict, total=False):
     given: bool
 
 
-class Ending(TypedDict, total=False):
-    """How a turn was ended."""
+class Request(TypedDict, total=False):
+    """What handlers changed in a request, for one call."""
 
-    result: Any
-    outcome: str
-    by: Any
-    scope: str
+    edited: list[Any]  # a message, or from where to where the conversation has them
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    model: str
+    options: dict[str, Any]
+    hidden: list[str]
+
+
+class More(TypedDict, total=False):
+    """The loop goes on with another message."""
+
+    prompt: Required[Stored]
+    by: Required[By | None]
 
 
 class LogLine(TypedDict, total=False):
@@ -385,9 +465,9 @@ class Began(LogLine, total=False):
     arguments: Any
     agent: str
     heard: dict[str, int]
-    begins_with: dict[str, Any]
+    begins_with: Beginning
     system_prompt: str
-    system_prompt_changes: list[dict[str, Any]]
+    system_prompt_changes: list[PromptChange]
     reason: str
     refused: list[Refused]
 
@@ -399,9 +479,9 @@ class Closed(LogLine, StateChange, _From, total=False):
     value: Stored
     rejected: str
     again: list[list[Any]]
-    more: dict[str, Any]
+    more: More
     ended: Ending
-    request: dict[str, Any]
+    request: Request
     error_type: str
     open: bool
 
@@ -413,7 +493,7 @@ class Handlers(LogLine, StateChange, total=False):
     over: Required[list[list[Any]]]
     value: Stored
     ended: Ending
-    request: dict[str, Any]
+    request: Request
 
 
 class ToolEnded(LogLine, _From, total=False):
@@ -451,7 +531,7 @@ class WaitsForPerson(LogLine, StateChange, total=False):
     over: list[list[Any]]
     value: Stored
     ended: Ending
-    request: dict[str, Any]
+    request: Request
 
 
 class Left(LogLine, total=False):

@@ -26,6 +26,7 @@ LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED, TUR
 """The types of lines that only the log has: they are not in `current_session["trace"]`."""
 
 MASKED = "masked"  # in a line: the places at which something was masked; also the digest of a masked input
+LOST_UPDATE = "lost_update"  # an entry: a change of the state overwrote what it had not seen
 
 _ATTEMPT = re.compile(r"(.*)/(?:model|tool)(\d+)", re.DOTALL)
 
@@ -74,6 +75,11 @@ def calls_of(wait: TraceEntry) -> list[dict[str, Any]]:
     call = wait.get("call")
     calls = wait.get("calls") if call is None else [call]
     return [one for one in calls or () if isinstance(one, dict)]
+
+
+def waits_for_person(line: TraceEntry) -> bool:
+    """Whether an inner turn paused: its changes are merged when it ends, or is given up."""
+    return line.get("outcome") == "paused" and line.get("open") is True
 
 
 def is_aside(line: TraceEntry) -> bool:
@@ -188,7 +194,9 @@ class Journal:
         for place, over in self.bodies.items():
             if self.lines[self.closed.get(place, over)].get("type") == TOOL_ENDED:
                 for at, line in enumerate(self.lines[over + 1 : number], over + 1):
-                    if line.get("type") == "state_delta" and is_inside(str(line.get("at")), place):
+                    kind, where = line.get("type"), str(line.get("at"))
+                    loses = kind == LOST_UPDATE and where == place  # else it is of an agent's turn, which is closed
+                    if loses or (kind == "state_delta" and is_inside(where, place)):
                         self.void.add(at)
 
     # -- looking up ----------------------------------------------------------------------------
@@ -288,6 +296,11 @@ class Journal:
     def is_abandoned(self, turn: str) -> bool:
         """Whether the code that asked for an inner turn went on without it."""
         return turn in self.closed and self.lines[self.closed[turn]].get("outcome") == ABANDONED
+
+    def has(self, kind: str, place: str) -> bool:
+        """Whether there is an entry of a type at a place that counts."""
+        found = (at for at, line in enumerate(self.lines) if line.get("type") == kind and line.get("at") == place)
+        return any(at not in self.void for at in found)
 
     def own(self, place: str, branch: str | None) -> list[TraceEntry]:
         """The changes made at a place itself in one agent's conversation, in order, without void ones."""

@@ -16,8 +16,10 @@ from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Me
 from connectagent.errors import ProviderError
 from connectagent.session.requests import json_problem, tools_problem
 from connectagent.session.snapshot import clone, copy_of
+from connectagent.stop_reasons import problem_of
 
 NOT_RUN = "not run: {reason}"
+_LONGEST_QUOTE = 300
 LEFT_OUT = "(The conversation so far is not shown.)"
 # Made once: `json.dumps` with other options than its own makes an encoder for each call.
 _STRICT, _AS_SENT = json.JSONEncoder(ensure_ascii=False, allow_nan=False), json.JSONEncoder(ensure_ascii=False)
@@ -97,6 +99,35 @@ def as_response(value: Any) -> LLMResponse:
         problem, usage = f"the model's answer cannot be used: {found}", value.usage
         usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
         raise ProviderError(problem, kind="bad_response", provider="?", usage=usage) from None
+
+
+def refuse_unusable(response: LLMResponse, model: str, provider: str | None, must_be_whole: bool = False) -> None:
+    """Refuse an answer of a model that stopped for a reason for which it cannot be used.
+
+    Args:
+        response: the answer.
+        model: who gave it.
+        provider: the name of its provider, if it has one.
+        must_be_whole: whether nothing but a whole text will do.
+
+    Raises:
+        ProviderError: there is nothing in it that can be used: see `problem_of`.
+    """
+    has_text, has_calls, reason = bool(response.content), bool(response.tool_calls), response.finish_reason
+    found = problem_of(reason, has_text=has_text, has_calls=has_calls, must_be_whole=must_be_whole)
+    if found is None:
+        return
+    said = f": {response.content[:_LONGEST_QUOTE]}" if response.content else ""
+    error = ProviderError(
+        f"{model}: {found.text}{said} ({found.kind})",
+        kind=found.kind,
+        provider=provider or "?",
+        model=model,
+        retries=response.retries,
+        usage=response.usage or TokenUsage(),
+    )
+    error.finish_reason = reason
+    raise error
 
 
 def _tidied(response: LLMResponse) -> LLMResponse:

@@ -15,6 +15,11 @@ _TOOL = re.compile(r"/\d+/c\d+/tool\d+$")
 _HOOKS = ("on_trace", "on_text")  # what their handlers are told of is not told again
 
 
+def by_agent(line: TraceEntry) -> dict[str, Any]:
+    """Who made the changes of an inner turn: the agent, as the closing entry of the turn names it."""
+    return {**OWN, "agent": line.get("agent"), "branch": line.get("branch")}
+
+
 def is_by_observer(line: TraceEntry) -> bool:
     """Whether a change was made by the program, a handler that is told what happens, or a thread that was left."""
     by = line.get("by")  # in the record of a stranger, of any form

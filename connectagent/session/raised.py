@@ -29,6 +29,7 @@ def model_error(own: dict[str, Any], entry: TraceEntry) -> BaseException:
         provider, retries = str(own.get("error_provider") or "?"), entry.get("retries")
         error = ProviderError(text, kind=own["error_kind"], provider=provider, retries=retries, **details)
         error.model = entry.get("model")
+        error.finish_reason = own.get("finish_reason")
         return error
     return named_error(kind, text)
 

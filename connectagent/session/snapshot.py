@@ -37,13 +37,13 @@ def same(left: Any, right: Any) -> bool:
 def clone(value: Any) -> Any:
     """A copy of a value with plain dicts and lists; everything else in it is shared."""
     if isinstance(value, dict):
-        copied = dict(value)
+        copied = {**value}
         for key, item in copied.items():
             if type(item) not in ATOMS:
                 copied[key] = clone(item)
         return copied
     if isinstance(value, list):
-        listed = list(value)
+        listed = [*value]
         for index, item in enumerate(listed):
             if type(item) not in ATOMS:
                 listed[index] = clone(item)
@@ -117,6 +117,7 @@ class Snapshot:
         messages, state = list(map(clone, self.messages)), copy_of(session["state"])
         self.copy: dict[str, Any] = {"messages": messages, "state": state}
         self.deltas: dict[int, dict[str, Any]] = {}  # by id(by): what its call has changed in the state
+        self.on_state: Callable[[By, dict[str, Any]], None] | None = None  # told who changed it, and what it was
         self.traced = FollowedTrace(self.trace, start)
         self.pending: dict[str, Any] | None = session.get("pending_tool")  # the object that the loop has put there
         self.pending_changed = False  # whether a handler has changed pending calls, and asked for something since

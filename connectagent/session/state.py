@@ -9,6 +9,7 @@ from connectagent.errors import ConfigError
 from connectagent.session.snapshot import ATOMS, copy_of, same
 
 _ABSENT = object()
+StateChange = dict[str, Any]  # in the form of `state_change`
 
 
 def alike(left: Any, right: Any) -> bool:
@@ -23,22 +24,19 @@ def alike(left: Any, right: Any) -> bool:
         return left is right or bool(left == right)
     try:
         if kind is dict:
-            return len(left) == len(right) and _alike_items(left, right)
+            if len(left) != len(right):
+                return False
+            for key, value in left.items():
+                other = right.get(key, _ABSENT)
+                if value is not other and not alike(value, other):  # most are the same objects, which needs no call
+                    return False
+            return True
         if kind in (list, tuple):
             return len(left) == len(right) and (all(map(is_, left, right)) or all(map(alike, left, right)))
     except Exception:
         return False
     plain = next((one for one in (str, int, float, bytes) if isinstance(left, one)), None)
     return same(left, right) if plain is None or kind is plain else bool(plain.__eq__(left, right))
-
-
-def _alike_items(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
-    """Whether two dicts of one length have alike values; most values are the same objects, which needs no call."""
-    for key, value in left.items():
-        other = right.get(key, _ABSENT)
-        if value is not other and not alike(value, other):
-            return False
-    return True
 
 
 def initial_state(state: Any) -> dict[str, Any] | None:
@@ -118,7 +116,7 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return ({"delta": delta} | ({"removed": removed} if removed else {})) if delta else {}
 
 
-def mergeable(change: dict[str, Any]) -> dict[str, Any]:
+def mergeable(change: dict[str, Any]) -> StateChange:
     """A `state_delta` in the form of `state_change`, to repeat it where others have changed the state too."""
     added, removed, delta = change.get("added") or {}, change.get("removed") or (), change.get("delta") or {}
     appended = {key: delta[key][len(delta[key]) - count :] for key, count in added.items()}
@@ -126,33 +124,59 @@ def mergeable(change: dict[str, Any]) -> dict[str, Any]:
     return {"delta": delta, "appended": appended, "removed": removed}
 
 
-def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
-    """What an inner agent changed, in a form to merge; includes keys that live for one turn.
+def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> StateChange:
+    """What turns one state into another, in a form to merge; includes keys that live for one turn.
+
+    A value of `inside` is a change of the dict at that key, in the same form. So two agents that set different keys of
+    one dict both keep theirs, at every depth.
 
     Returns:
-        `delta`: the keys that were set; `appended`: what was added to lists, since other agents may add to them too;
-        `removed`: the removed keys. {} for no change.
+        `delta`: the keys that were set; `appended`: what was added to lists, and dicts that were begun, since other
+        agents may add to them too; `inside`: the changes of dicts; `removed`: the removed keys. {} for no change.
     """
     delta: dict[Any, Any] = {}
     appended: dict[Any, Any] = {}
+    inside: dict[Any, StateChange] = {}
     for key, value in new.items():
-        before = old.get(key)
-        if key in old and same(before, value):
+        before = old.get(key, _ABSENT)
+        if before is not _ABSENT and same(before, value):
             continue
-        grown = _grown(before if key in old else [], value)  # a parallel agent may begin the same list
-        if grown is not None:
+        if type(value) is dict and type(before) is dict and _is_by_key(before, value):
+            inside[key] = state_change(before, value)
+        elif type(value) is dict and before is _ABSENT:  # a parallel agent may begin the same dict, or the same list
+            appended[key] = copy_of(value)
+        elif (grown := _grown([] if before is _ABSENT else before, value)) is not None:
             appended[key] = copy_of(value[len(value) - grown :])
         else:
             delta[key] = copy_of(value)
     removed = [key for key in old if key not in new]
-    change = {"delta": delta, "appended": appended, "removed": removed}
+    change = {"delta": delta, "appended": appended, "inside": inside, "removed": removed}
     return {name: value for name, value in change.items() if value}
 
 
-def merge_change(state: dict[Any, Any], change: dict[str, Any]) -> None:
-    """Merge a change in the form of `state_change`."""
+def _is_by_key(before: dict[Any, Any], value: dict[Any, Any]) -> bool:
+    """Whether a change of a dict can be told key by key: of removed keys that are no texts, the record cannot tell."""
+    return all(isinstance(key, str) for key in before.keys() - value.keys())
+
+
+def merge_change(state: dict[Any, Any], change: StateChange) -> None:
+    """Merge a change in the form of `state_change`; a dict or list inside is replaced, never changed in place."""
     state.update(copy_of(change.get("delta") or {}))
     for key, items in (change.get("appended") or {}).items():
-        state[key] = [*state[key], *copy_of(items)] if type(state.get(key)) is list else list(copy_of(items))
+        state[key] = _with_added(state.get(key), copy_of(items))
+    for key, inner in (change.get("inside") or {}).items():
+        there = state.get(key)
+        state[key] = dict(there) if type(there) is dict else {}
+        merge_change(state[key], inner)
     for key in change.get("removed") or ():
         state.pop(key, None)
+
+
+def _with_added(there: Any, items: Any) -> Any:
+    """A list with more items, or a dict with more keys; the items themselves where there is neither."""
+    if type(there) is list and type(items) is list:
+        return [*there, *items]
+    if type(there) is not dict or type(items) is not dict:
+        return items
+    both = {key: _with_added(there[key], item) if key in there else item for key, item in items.items()}
+    return {**there, **both}

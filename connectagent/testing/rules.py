@@ -13,6 +13,13 @@ _IMAGE = re.compile(r"https?://[^/]|data:image/(png|jpeg|gif|webp);base64,[A-Za-
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+ASKED = {
+    "openai": ("openai", "api.openai.com", "gpt-4o"),
+    "mistral": ("mistral", "api.mistral.ai", "mistral-large-latest"),
+    "openai-responses": ("openai-responses", "api.openai.com", "gpt-5"),
+    "anthropic": ("anthropic", "api.anthropic.com", "claude-sonnet-4-5"),
+}
+"""For each provider: its name, its address and the model for which a conversation is checked."""
 
 
 def conversation_problems(messages: Any) -> list[str]:
@@ -23,14 +30,15 @@ def conversation_problems(messages: Any) -> list[str]:
     """
     from connectagent.models.anthropic_messages import to_wire as to_anthropic
     from connectagent.models.openai_messages import to_wire as to_openai
+    from connectagent.models.origin import Origin
     from connectagent.models.responses_messages import to_wire as to_responses
 
     found = [f"session: {text}" for text in order_problems(messages)]
     for provider in ("openai", "mistral"):
-        found += [f"{provider}: {text}" for text in _openai(to_openai(messages, provider), provider)]
-    items = to_responses(messages, "openai-responses", False)
+        found += [f"{provider}: {text}" for text in _openai(to_openai(messages, Origin(*ASKED[provider])), provider)]
+    items = to_responses(messages, Origin(*ASKED["openai-responses"]), False)
     found += [f"openai-responses: {text}" for text in _responses(items)]
-    system, wire, _ = to_anthropic(messages, "anthropic")
+    system, wire, _ = to_anthropic(messages, Origin(*ASKED["anthropic"]))
     return found + [f"anthropic: {text}" for text in _anthropic(system, wire)]
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
 from connectagent.tools.fields import Fields, Parameter
-from connectagent.tools.forms import ATOMS
 from connectagent.tools.schema import target
 
 
@@ -114,41 +113,53 @@ class SignatureCheck:
         self._shapes = {key: own.parameters[key].shape if key in own.parameters else None for key in self._named}
         self._extra_shape = None if self._extra is None else self._extra.shape
         self._is_itself = own.is_itself and (more is None or more.is_itself)
+        self._values: Callable[[dict[str, Any]], dict[str, Any]] = own.validate if more is None else self._all_values
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The one JSON form of the arguments; objects that are no JSON stay as they are."""
-        return arguments if self._is_plain(arguments) else self._settled(name, arguments).form
+        return arguments if self._known(arguments) is not None else self._settled(name, arguments).form
 
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The keyword arguments, read from the canonical form of the arguments."""
-        is_plain = self._is_plain(arguments)
-        if is_plain and self._is_itself and ATOMS.issuperset(map(type, arguments.values())):
-            values = dict(arguments)
-        else:
-            values = self._read(name, Settled(arguments, set()) if is_plain else self._settled(name, arguments))
+        values: dict[str, Any] | None = None
+        if self._is_itself:  # so each spelling is read as the canonical form is
+            try:
+                values = self._values(arguments)
+            except Exception:  # they do not fit, or are JSON inside a string
+                values = None
+        if values is None:
+            strict = self._known(arguments)
+            settled = self._settled(name, arguments) if strict is None else Settled(arguments, strict)
+            values = self._read(name, settled)
         for key, make in self._fill.items():
             if key not in values:
                 values[key] = make()
         return values
 
-    def _is_plain(self, arguments: dict[str, Any]) -> bool:
-        """Whether each argument is known to be canonical by its type alone."""
+    def _known(self, arguments: dict[str, Any]) -> set[str] | None:
+        """Which arguments are read strictly, if all are known to be canonical, by type or since they were found so."""
+        strict: set[str] = set()
         shapes = self._shapes
         for key, given in arguments.items():
             shape = shapes.get(key, self._extra_shape)
-            if shape is None or not shape(given):
-                return False
-        return self._required <= arguments.keys()
+            if shape is not None and shape(given):
+                continue
+            try:
+                is_strict = self._parameter(key).found.get(given)
+            except KeyError:
+                return None
+            if is_strict is None:
+                return None
+            if is_strict:
+                strict.add(key)
+        return strict if arguments.keys() >= self._required else None
 
     def _settled(self, name: str, arguments: dict[str, Any]) -> Settled:
-        """The canonical form of the arguments, and how it is read.
+        """The canonical form of arguments that are not known to have it, and how it is read.
 
         Raises:
             ToolArgumentsError: they do not fit.
         """
-        known = self._known(arguments)
-        if known is not None:
-            return known
         sent, values = self._validated(name, arguments)
         form: dict[str, Any] = {}
         strict: set[str] = set()
@@ -167,23 +178,6 @@ class SignatureCheck:
             raise misfit(name, self.schema, problems)
         is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
         return Settled(arguments if is_same else form, strict)
-
-    def _known(self, arguments: dict[str, Any]) -> Settled | None:
-        """The arguments themselves, if they are known to be canonical by their types or since they were found so."""
-        strict: set[str] = set()
-        for key, given in arguments.items():
-            try:
-                parameter = self._parameter(key)
-            except KeyError:
-                return None
-            if parameter.shape is not None and parameter.shape(given):
-                continue
-            is_strict = parameter.found.get(given)
-            if is_strict is None:
-                return None
-            if is_strict:
-                strict.add(key)
-        return Settled(arguments, strict) if self._required <= arguments.keys() else None
 
     def _parameter(self, key: str) -> Parameter:
         """The parameter that a key of the arguments means.
@@ -211,7 +205,7 @@ class SignatureCheck:
             raise misfit(name, self.schema, _problems(error, settled.form, self.schema)) from error
 
     def _validated(self, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments and their values; JSON that came inside a string is read where it must be."""
+        """The arguments and their values, as they were sent, else as some models mean them (`_amended`)."""
         sent: dict[str, Any] | None = arguments
         first: Exception | None = None
         while sent is not None:  # once more for `**kwargs`, whose errors come after those of parameters
@@ -219,13 +213,13 @@ class SignatureCheck:
                 return sent, self._values(sent)
             except Exception as error:  # validators of users' models may raise anything
                 first = first or error  # what was sent is reported, not what was made of it
-                sent = _unquoted(sent, error)
+                sent = _amended(sent, error, self._required)
         assert first is not None
         raise misfit(name, self.schema, _problems(first, arguments, self.schema)) from first
 
-    def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if self._more is None:
-            return self._own.validate(arguments)
+    def _all_values(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The values of the parameters and those of `**kwargs`."""
+        assert self._more is not None
         own = {key: value for key, value in arguments.items() if key in self._named}
         values = self._own.validate(own)
         extra = {key: value for key, value in arguments.items() if key not in own}
@@ -252,13 +246,19 @@ class NotedCheck:
         return self._check.read(name, arguments)
 
 
-def _unquoted(arguments: dict[str, Any], error: Exception) -> dict[str, Any] | None:
-    """The arguments with lists and objects read that came as JSON inside a string, as some models send them."""
+def _amended(arguments: dict[str, Any], error: Exception, required: Collection[str]) -> dict[str, Any] | None:
+    """The arguments that did not fit as some models mean them; None where that changes nothing.
+
+    Lists and objects that came as JSON inside a string are read. null for a parameter that has a default and takes
+    no null leaves it out.
+    """
     made = dict(arguments)
     for item in _errors(error):
         at = _location(item, arguments)
         name = at[0] if at else None
         sent = arguments.get(name) if isinstance(name, str) else None
+        if sent is None and name in arguments and name not in required and item["type"] != "extra_forbidden":
+            made.pop(name, None)
         if isinstance(name, str) and isinstance(sent, str) and sent.lstrip()[:1] in ("[", "{"):
             try:
                 made[name] = json.loads(sent)
@@ -383,12 +383,18 @@ _INSTANCES: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(slots=True)
 class GivenCheck:
-    """Checks names and JSON types of the top level. The rest is for whoever wrote the schema; nothing is changed."""
+    """Checks names and JSON types of the top level. The rest is for whoever wrote the schema.
+
+    Nothing is changed, but for a null that means that an optional parameter is left out, where it takes no null.
+    """
 
     schema: dict[str, Any]
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments, as they were sent."""
+        left_out = [key for key, value in arguments.items() if value is None and self._takes_no_null(key)]
+        if left_out:
+            arguments = {key: value for key, value in arguments.items() if key not in left_out}
         problems = list(self._problems(arguments))
         if problems:
             raise misfit(name, self.schema, problems)
@@ -397,6 +403,11 @@ class GivenCheck:
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """A copy of the arguments."""
         return dict(self.canonical(name, arguments))
+
+    def _takes_no_null(self, key: str) -> bool:
+        """Whether a parameter may be left out, and must not be null."""
+        schema = self.schema["properties"].get(key, True)
+        return key not in self.schema.get("required", ()) and schema is not True and not self._fits(schema, None)
 
     def _problems(self, arguments: dict[str, Any]) -> Iterator[str]:
         properties = self.schema["properties"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
@@ -50,6 +51,12 @@ def was_cancelled(stops: Stops | None) -> BaseException:
     """What a tool ends with whose coroutine was cancelled: an interrupt where its turn is stopped, else an error."""
     interrupt = None if stops is None else stops.interrupt
     return RuntimeError("the tool was cancelled") if interrupt is None else interrupt()
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether an error is asyncio's `CancelledError`; nobody raises it who has not loaded asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 STOPS: ContextVar[Stops | None] = ContextVar("connectagent_stops", default=None)

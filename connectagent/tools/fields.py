@@ -228,10 +228,11 @@ class Fields:
         schema = self._schemas().get("kwargs", {}).get("schema", {})
         return Parameter(self, None, None, schema.get("values_schema"))
 
-    @functools.cached_property
+    @property
     def is_itself(self) -> bool:
-        """Whether JSON of the right type is the value itself, for each parameter."""
-        return _ITSELF.issuperset(kinds_in(self.core_schema))
+        """Whether each parameter is of a plain type, the values of which are their own canonical form."""
+        shapes = [parameter.shape for parameter in self.parameters.values()]
+        return None not in shapes and _ITSELF.issuperset(kinds_in(self.core_schema))
 
     @functools.cached_property
     def partial(self) -> Any:

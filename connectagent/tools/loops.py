@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
@@ -112,13 +112,14 @@ class Running:
     It runs in a copy of this context. What it raises is kept: a `KeyboardInterrupt` would end the loop.
     """
 
-    def __init__(self, awaitable: Awaitable[Any], loop: Loop) -> None:
+    def __init__(self, awaitable: Awaitable[Any], loop: Loop, jobs: SimpleQueue[Any] | None = None) -> None:
         self._awaitable, self._loop, self._context = awaitable, loop, copy_context()
         self._task: asyncio.Task[None] | None = None
         self._stopped = self.over = False
         self._value: Any = None
         self._error: BaseException | None = None
-        self.ended: SimpleQueue[Any] = SimpleQueue()
+        # None when it is over; before, jobs for the thread that waits for it.
+        self.ended: SimpleQueue[Any] = SimpleQueue() if jobs is None else jobs
         try:
             loop.call_soon_threadsafe(self._start)
         except RuntimeError:  # closed just now
@@ -175,20 +176,26 @@ class Running:
             self._error = None  # its traceback holds this frame
 
 
-def run_to_end(awaitable: Awaitable[Any], timeout_s: float | None = None, own: bool = False) -> Any:
+def run_to_end(
+    awaitable: Awaitable[Any],
+    timeout_s: float | None = None,
+    own: bool = False,
+    jobs: SimpleQueue[Any] | None = None,
+) -> Any:
     """Run a coroutine on the loop for it, and wait for its end.
 
     Args:
         awaitable: the coroutine.
         timeout_s: how long it may take.
         own: whether it is what a tool returned.
+        jobs: what it puts there runs in this thread, as long as that waits.
 
     Raises:
         TimeoutError: it took longer; it was cancelled.
         BaseException: what it raised, or Ctrl-C, which cancels it.
     """
     with blocking():
-        running = Running(awaitable, _background.choose())
+        running = Running(awaitable, _background.choose(), jobs)
         if (stops := STOPS.get()) is not None:
             stops.add(running.stop, own)
         try:
@@ -208,6 +215,41 @@ def _stop(running: Running) -> None:
     while not running.over and (left_s := deadline - time.monotonic()) > 0:
         with suppress(Empty):
             running.ended.get(timeout=left_s)
+
+
+async def passing_on(items: AsyncGenerator[Any, None], take: Callable[[Any], bool], jobs: SimpleQueue[Any]) -> None:
+    """Pass on what an async generator yields; it waits for each, as a generator does.
+
+    Args:
+        items: the generator. It is closed here, in the task in which it ran.
+        take: receives each item, in the thread that runs the jobs; False where the generator is to go no further.
+        jobs: where that thread waits.
+    """
+    try:
+        async for item in items:
+            taken = _Taken(take, item)
+            jobs.put(taken)
+            if not await taken.answer:
+                return
+    finally:
+        await items.aclose()
+
+
+class _Taken:
+    """A job that takes an item of a coroutine, which awaits the answer."""
+
+    def __init__(self, take: Callable[[Any], bool], item: Any) -> None:
+        self._take, self._item, self._loop = take, item, asyncio.get_running_loop()
+        self.answer: asyncio.Future[bool] = self._loop.create_future()
+
+    def run(self) -> None:
+        """Take the item; where that fails, whoever waits for the coroutine cancels it."""
+        goes_on = self._take(self._item)
+        self._loop.call_soon_threadsafe(self._say, goes_on)
+
+    def _say(self, goes_on: bool) -> None:
+        if not self.answer.done():
+            self.answer.set_result(goes_on)
 
 
 def run_async(coroutine: Awaitable[Result], timeout_s: float | None = None) -> Result:

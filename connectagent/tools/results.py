@@ -11,6 +11,7 @@ from typing import Any
 
 from connectagent.data import File, Image
 from connectagent.errors import ToolArgumentsError, ToolNotFound, ToolRejected, raised_at
+from connectagent.tools.library_values import Entries, Items, is_picture, opened, picture_image
 
 NOTHING = "(no output)"
 """What stands for an empty result: Anthropic refuses a message whose text is empty or white space."""
@@ -31,7 +32,7 @@ def result_content(value: object, *, limit: int = 100_000) -> str | list[dict[st
 
     Text stays as it is; numbers, lists, dicts, dataclasses and pydantic models become JSON; images and files, alone or
     in a list, and lists of `{"type": "text" | "image_url" | "file"}` become content parts; everything else
-    `str(value)`.
+    `str(value)`. Values of numpy and pandas become JSON, an image of Pillow's an image.
 
     Args:
         limit: characters of text. Of a longer one, the first two thirds and the last third are left, with a
@@ -42,7 +43,7 @@ def result_content(value: object, *, limit: int = 100_000) -> str | list[dict[st
     if type(value) is bool or type(value) is float or (type(value) is int and value.bit_length() < _LONG_NUMBER):
         number = json.dumps(value)
         return number if len(number) <= limit else _cut(number, limit)
-    if isinstance(value, Image | File):
+    if _is_file(value):
         return [_file_part(value)]
     if isinstance(value, list | tuple) and _has_parts(value):
         return _parts(value, limit)
@@ -164,7 +165,20 @@ class _Plain:
             return self._list(_sorted(value), len(value))
         if isinstance(value, Sequence) or type(value).__name__ in _LIKE_LISTS:
             return self._list(value, len(value))
-        return self.of(_text_of(value))
+        return self._of_library(value)
+
+    def _of_library(self, value: Any) -> Any:
+        """A value of a library that is known, or of no known type."""
+        if is_picture(value):
+            return _NO_IMAGE_INSIDE
+        inner = opened(value, max(self.budget, 0))
+        if inner is None:
+            return self.of(_text_of(value))
+        if isinstance(inner, Items):
+            return self._list(inner.items, inner.length)
+        if isinstance(inner, Entries):
+            return self._dict(inner.entries, inner.length)
+        return self.of(inner.value)
 
     def _fields(self, value: Any) -> dict[str, Any]:
         fields = dataclasses.fields(value)
@@ -200,7 +214,7 @@ class _Plain:
         return plain
 
 
-_FILES = (Image, File)
+_NO_IMAGE_INSIDE = "(an image: return it by itself or in a list to show it)"
 _LIKE_LISTS = ("deque", "dict_keys", "dict_values", "dict_items")
 """Types with a length and an order that are no `Sequence`."""
 
@@ -211,7 +225,7 @@ _CONVERSIONS: tuple[tuple[tuple[type, ...], Callable[[Any], Any]], ...] = (
     ((float,), float.__float__),
     ((bytes, bytearray, memoryview), lambda value: _bytes_text(bytes(value))),
     ((BaseException,), error_content),
-    ((Image,), lambda value: "(an image: return it by itself or in a list to show it)"),
+    ((Image,), lambda value: _NO_IMAGE_INSIDE),
     ((File,), lambda value: "(a file: return it by itself or in a list to show it)"),
 )
 
@@ -249,7 +263,7 @@ def _unshowable(value: object, error: Exception) -> str:
 
 def _has_parts(items: Sequence[Any]) -> bool:
     """Whether a list is content: it holds an image or a file, or is made of nothing but content parts."""
-    return any(isinstance(item, _FILES) for item in items) or (len(items) > 0 and all(map(_is_part, items)))
+    return any(map(_is_file, items)) or (len(items) > 0 and all(map(_is_part, items)))
 
 
 def _is_part(item: Any) -> bool:
@@ -271,7 +285,7 @@ def _is_attachment(item: dict[str, Any]) -> bool:
 def _parts(items: Sequence[Any], limit: int) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for item in items:
-        if isinstance(item, Image | File):
+        if _is_file(item):
             part = _file_part(item)
         elif _is_part(item) and item["type"] != "text":
             part = item
@@ -282,11 +296,15 @@ def _parts(items: Sequence[Any], limit: int) -> list[dict[str, Any]]:
     return parts
 
 
-def _file_part(file: Image | File) -> dict[str, Any]:
+def _is_file(value: object) -> bool:
+    return isinstance(value, Image | File) or is_picture(value)
+
+
+def _file_part(file: Any) -> dict[str, Any]:
     try:
-        return file.part()
+        return (file if isinstance(file, Image | File) else picture_image(file)).part()
     except Exception as error:  # a file that is missing, bytes that are no picture: the model should know, and go on
-        kind = "an image" if isinstance(file, Image) else "a file"
+        kind = "a file" if isinstance(file, File) else "an image"
         return {"type": "text", "text": f"({kind} that cannot be read: {error_content(error)})"}
 
 

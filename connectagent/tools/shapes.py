@@ -72,9 +72,12 @@ def _is_utf8() -> Callable[[str], bool]:
     return SchemaValidator({"type": "str"}).isinstance_python  # it keeps the encoded text for the next reader
 
 
+_TEXT = frozenset((str,))
+
+
 def _are_texts(value: Any) -> bool:
     """Whether a list has texts only."""
-    if type(value) is not list or not {str}.issuperset(map(type, value)):
+    if type(value) is not list or not _TEXT.issuperset(map(type, value)):
         return False
     text = "".join(value)
     return text.isascii() or all(map(is_text, value))

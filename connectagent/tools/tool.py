@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from connectagent.errors import Pause, ToolDefinitionError, cut
 from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
+from connectagent.tools.awaiting import STOPS, is_cancelled, was_cancelled
 from connectagent.tools.results import harmless
 from connectagent.tools.running import SETTLED, settled
 from connectagent.tools.schema import check_name, check_timeout, given_schema
@@ -175,16 +176,25 @@ class Tool:
 
         Raises:
             Pause: there is no function; the result is to come from elsewhere.
-            RuntimeError: the function called `sys.exit`, which must not end the agent.
+            RuntimeError: the function called `sys.exit`, or raised asyncio's `CancelledError`: neither must end the
+                agent.
             Exception: whatever the function raises.
         """
         if self.function is None:
             raise Pause(f"{self.name} is carried out elsewhere")
         try:
             value = self.function(**kwargs)
-            return value if type(value) in SETTLED else settled(value)
+            return value if type(value) in SETTLED else self._settled(value)
         except SystemExit as error:
             raise RuntimeError(f"the tool called sys.exit({error.code!r})") from error
+        except BaseException as error:
+            if is_cancelled(error):  # of something that the function waited for; the turn's own end is told otherwise
+                raise was_cancelled(STOPS.get()) from error
+            raise
+
+    def _settled(self, value: Any) -> Any:
+        """What the function returned, run to its end."""
+        return settled(value)
 
 
 def _sentence(name: str) -> str:

@@ -21,7 +21,7 @@ from connectagent.output.text import clean
 MOST_SHOWN = 70  # characters of a call, so that a line fits a narrow terminal
 _SILENT = ("user_input", "paused", "resumed")  # entries that the chat tells in its own way
 _WAITS = "not run: the turn was paused"
-_NOT_WHOLE = {"max_iterations": "stopped at max_iterations", "truncated": "the answer is cut"}
+_NOT_WHOLE = {"max_iterations": "stopped at max_iterations", "truncated": "the answer is cut", "refused": "refused"}
 
 
 class View:

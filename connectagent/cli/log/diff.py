@@ -56,7 +56,7 @@ def command(one: str, two: str) -> None:
     """
     paths = [find_record(one), find_record(two)]
     records = [read_record(path, MAX_VALUES // 2, conversation=False) for path in paths]
-    with refuse_odd(f"{paths[0]} or {paths[1]}"):
+    with refuse_odd(*paths):
         lines = list(differences(records[0], records[1]))
     if not lines:
         return

@@ -22,7 +22,7 @@ from connectagent.records.find import all_records
 from connectagent.records.summary import Summary, summarise
 
 _STYLES = {"error": "red", "crashed": "red"}
-_STYLES |= dict.fromkeys(("interrupted", "cancelled", "max_iterations", "truncated"), "yellow")
+_STYLES |= dict.fromkeys(("interrupted", "cancelled", "max_iterations", "truncated", "refused"), "yellow")
 _STYLES |= {"running": "cyan", "paused": "cyan"}
 
 
@@ -36,8 +36,8 @@ def command(limit: int, status: str | None, agent: str | None, as_json: bool) ->
 
     The column id has the beginning of the session's id, which other commands take as RECORD. The column turns is
     turns/iterations; sums are of finished turns; ? is unknown. The status is the last turn's: answered, truncated,
-    ended, max_iterations, error, interrupted, cancelled, paused, running, crashed (it did not end, and no process
-    is writing the record), unfinished (another host began it, so nobody here can tell), or
+    refused, ended, max_iterations, error, interrupted, cancelled, paused, running, crashed (it did not end, and no
+    process is writing the record), unfinished (another host began it, so nobody here can tell), or
     not recorded from a turn on (as on a full disk).
     """
     known = (summary for _, summary in each(summarise, agent))

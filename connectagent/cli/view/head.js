@@ -4,7 +4,7 @@ import {address, at} from "./state.js";
 import {count, duration, el, priceOrUnknown, tokens, when} from "./text.js";
 
 const PROBLEMS_AT_ONCE = 5;
-const FAILED = ["error", "interrupted", "cancelled", "max_iterations", "truncated", "crashed", "unfinished", "never ended"];
+const FAILED = ["error", "interrupted", "cancelled", "max_iterations", "truncated", "refused", "crashed", "unfinished", "never ended"];
 
 /** @param {any} session */
 export function showHead(session) {

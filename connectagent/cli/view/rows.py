@@ -6,15 +6,16 @@ from typing import Any
 
 from connectagent.cli.log.reading import data_text, number_of
 from connectagent.errors import cut
-from connectagent.output.rows import CUT, FAILED, UNICODE, call_text, change_text, first_line, rows_of
+from connectagent.output.rows import FAILED, UNICODE, call_text, change_text, first_line, rows_of
 from connectagent.output.text import actor
 from connectagent.records.blobs import REFERENCE
 from connectagent.session.journal import is_aside, marks_in, place_of, turns_in
+from connectagent.stop_reasons import is_whole
 
 MOST_IN_ROW = 240  # characters of a text in a row
 MOST_IN_DETAIL = 4_000  # characters of an opened text, before "more" is asked for
 
-_WEAK = ("rejected", "recovered", "skipped", "stand_in", "ended", "max_iterations", "truncated", "paused")
+_WEAK = ("rejected", "recovered", "skipped", "stand_in", "ended", "max_iterations", "truncated", "refused", "paused")
 _OWN_KEYS = ("type", "by", "timestamp", "status", "call_id", "iteration", "turn", "index", "hook", "of")
 
 
@@ -112,7 +113,7 @@ def _badges(entry: dict[str, Any], usage: dict[str, Any]) -> list[str]:
 
 def was_cut(entry: dict[str, Any]) -> bool:
     """Whether a model's answer is not whole."""
-    return str(entry.get("finish_reason")) in CUT
+    return not is_whole(entry.get("finish_reason"))
 
 
 def has_masked(value: Any) -> bool:

@@ -124,14 +124,18 @@ class Mask:
         kind = type(value)
         if kind is str:
             return self._text(value, above) if self.suspects(value) else value
-        if value is None or kind is bool or kind is float:
+        if value is None or kind is bool:
             return value
-        if kind is int:
-            masked = self.text(str(value)) if 1 << 30 < value < 1 << 200 else ""
-            return masked if masked.startswith("[masked") else value
+        if kind is int or kind is float:
+            return self._number(value) if 1 << 30 < value < 1 << 200 else value
         if id(value) in above or len(above) > MAX_DEPTH:
             return f"<{kind.__name__}: {'it contains itself' if id(value) in above else 'too many levels'}>"
         return self._container(value, (*above, id(value)))
+
+    def _number(self, value: float) -> object:
+        """A number, masked if its digits are a secret, as those of a card are."""
+        masked = "" if value % 1 else self.text(str(int(value)))
+        return masked if masked.startswith("[masked") else value
 
     def _container(self, value: Any, above: tuple[int, ...]) -> Any:
         fields = getattr(value, "__dataclass_fields__", None)

@@ -12,6 +12,7 @@ from connectagent.agents.agent import Agent
 from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records.blobs import blob_folder
+from connectagent.records.own import why_not_own
 from connectagent.records.read import count_calls, read_lazily, refuse_odd
 from connectagent.records.sent import canonical
 from connectagent.records.watched import WatchedAgent, watched_agents
@@ -130,6 +131,7 @@ class Case:
     Attributes:
         answers: the recorded answers, by the key of the request, up to the step that is asked again.
         spent: what was taken so far.
+        not_own: why no model is made that only the record names, or None.
         offline: why no model can be asked, or None.
 
     Raises:
@@ -150,6 +152,7 @@ class Case:
     def __post_init__(self) -> None:
         refuse_long(self.path)
         self.recording = Recording(self.path)
+        self.not_own = why_not_own(self.path, self.recording.head)  # now: runs have a folder of records of their own
         with refuse_odd(self.path):
             requests = self._read()
         self.place = self._find(requests)

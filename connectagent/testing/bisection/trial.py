@@ -17,8 +17,6 @@ from connectagent.errors import ConnectAgentError
 from connectagent.hooks.entry_points import check_required
 from connectagent.hooks.handler import Handler
 from connectagent.loop.output import Asked
-from connectagent.models.names import is_provided
-from connectagent.records.own import why_not_run
 from connectagent.session.snapshot import clone
 from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold
 from connectagent.testing.bisection.keys import LiveKeys
@@ -244,9 +242,8 @@ class Trial(Playing):
         named = self.arm.model or self.case.model
         if named is None and not isinstance(own, Named):
             return own
-        why = None if named or is_provided(own.model) else why_not_run(self.case.path, self.case.recording.head)
-        if why is not None:
-            raise self.stop(NoModel(f"model {own.model!r} is a plugin's, and only the record names it: {why}"))
+        if named is None and (why := self.case.not_own) is not None:
+            raise self.stop(NoModel(f"name a model; only the record names {own.model!r}: {why}"))
         create, self.agent.runtime.create_model = self.agent.runtime.create_model, None
         try:
             return self.agent.create_llm(named or own.model)

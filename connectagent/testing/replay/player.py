@@ -21,7 +21,7 @@ from connectagent.hooks.handler import Handler
 from connectagent.loop.ending import Ending
 from connectagent.records.sent import canonical
 from connectagent.session.edits import shown_options
-from connectagent.session.journal import is_aside
+from connectagent.session.journal import LOST_UPDATE, is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import clone
@@ -335,6 +335,8 @@ class Player:
         run.used = True
         for entry in run.changes:
             apply_change(session, entry)
+            if entry["type"] == LOST_UPDATE:  # the recorded state has been merged already, so none is found
+                self.agent.conversation.trace({key: clone(entry[key]) for key in ("type", "by", "lost")})
         if "ended_turn" in run.outcome:
             outward: Any = (self.turn.end if self.turn is not None else {}).get("outward") or {}
             is_own = (outward.get("by") or {}).get("tool") == name

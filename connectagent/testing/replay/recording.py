@@ -11,6 +11,7 @@ from connectagent.agents.decisions import Decision
 from connectagent.data import Message, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.misfits import refuse_odd_lines
 from connectagent.records.read import read_lazily, refuse_odd, require_agent
 from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
@@ -121,6 +122,19 @@ def is_step(entry: TraceEntry) -> bool:
     return entry.get("type") in kinds and entry.get("status") != "skipped" and not is_aside(entry)
 
 
+def checked_data(path: Path) -> dict[str, Any]:
+    """A record's data with its long texts, of which each line is as connectagent writes it.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record; it names the first line that is not.
+    """
+    data = read_lazily(path)
+    with refuse_odd(path):
+        refuse_odd_lines(path, data, data["turns"])
+        return partial(restored, folder=blob_folder(path))(data)  # type: ignore[no-any-return]
+
+
 class Recording:
     """A record, as replay needs it.
 
@@ -140,7 +154,7 @@ class Recording:
     def __init__(self, path: Path, data: dict[str, Any] | None = None) -> None:
         self.path = path
         if data is None:
-            data = partial(restored, folder=blob_folder(path))(read_lazily(path))
+            data = checked_data(path)
         require_agent(data, path)
         self.turns: list[RecordedTurn] = []
         with refuse_odd(path):

@@ -12,7 +12,7 @@ from connectagent.records.history import turn_of
 from connectagent.session.journal import TOOL_ENDED
 
 RESUME = "(resume)"  # the plugin, in `by`, of a decision
-CHANGES = ("message", "message_edited", "message_removed", "state_delta", "session_delta")
+CHANGES = ("message", "message_edited", "message_removed", "state_delta", "lost_update", "session_delta")
 
 
 @dataclass(slots=True)

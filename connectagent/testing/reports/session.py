@@ -6,19 +6,18 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from connectagent.data import TraceEntry
-from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.read import read_lazily, read_record, refuse_odd
+from connectagent.records.misfits import refuse_odd_lines
+from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.yaml_lines import json_line, scalar
 from connectagent.session.journal import BEGAN
 from connectagent.session.moments import Moment
 from connectagent.session.observers import OWN
 from connectagent.testing.replay.inside import turns_inside
-from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Watched
+from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Watched, checked_data
 from connectagent.testing.replay.runs import CHANGES
 
 Tree = dict[str, Any]
@@ -51,8 +50,7 @@ def read(path: Path) -> Outline:
         OSError: it cannot be read.
         ConfigError: it is no record.
     """
-    with refuse_odd(path):
-        return Outline(path, partial(restored, folder=blob_folder(path))(read_lazily(path)))
+    return Outline(path, checked_data(path))
 
 
 def outline(tree: Tree) -> Outline:
@@ -221,8 +219,10 @@ def from_report(path: Path) -> tuple[dict[str, Any], Outline]:
         OSError: it cannot be read.
         ConfigError: it is no record.
     """
+    data = read_record(path)
     with refuse_odd(path):
-        recording = Outline(path, read_record(path))
+        refuse_odd_lines(path, data, data["turns"])
+        recording = Outline(path, data)
     return recording.head, recording
 
 

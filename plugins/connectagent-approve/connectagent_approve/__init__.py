@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from connectagent import ConfigError, ToolCall, ToolRejected, after_each_tool, before_each_tool
+from connectagent import ConfigError, ToolCall, ToolRejected, after_each_tool, arguments_text, before_each_tool
 from connectagent.output.typed import can_ask, forget_typed, one_question
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Approve:
         if tool_call.id not in _answers(agent, "edited"):
             return None
         _answers(agent, "edited").remove(tool_call.id)
-        note = f"(the user changed the arguments to {_json(tool_call.arguments)})"
+        note = f"(the user changed the arguments to {arguments_text(tool_call.arguments)})"
         return f"{result}\n{note}" if isinstance(result, str) else None
 
     def _is_risky(self, tool: Tool) -> bool:
@@ -172,7 +172,7 @@ class Approve:
         """Ask until there is an answer, and do what it says."""
         _say("", f"{agent.name} wants to call {tool_call.name}")
         for name, value in tool_call.arguments.items():
-            _say(f"  {name}:", *_wrapped(value if isinstance(value, str) else _json(value)))
+            _say(f"  {name}:", *_wrapped(value if isinstance(value, str) else arguments_text(value)))
         always = f"[a] always in this session: {_clipped(memory)}, " if memory else ""
         while True:
             answer = _read(f"[y] once, {always}[e] edit the arguments, [n] no: ")
@@ -309,15 +309,6 @@ def _clipped(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_object)
-
-
-def _object(value: Any) -> str:
-    """An object of the program that is no JSON, named by its type: its `repr` alone can pass for a text."""
-    return f"<{type(value).__module__}.{type(value).__qualname__}: {value!r}>"
-
-
 def _read(question: str) -> str | None:
     """What the user types, stripped; None at the end of input. Ctrl-C goes its own way."""
     forget_typed()
@@ -334,7 +325,7 @@ def _reason(tool_call: ToolCall) -> str:
 
 def _edited(tool_call: ToolCall) -> dict[str, Any] | None:
     """The arguments as the user wants them; None where what was typed is no JSON object."""
-    _say("Arguments now:", *_wrapped(_json(tool_call.arguments)))
+    _say("Arguments now:", *_wrapped(arguments_text(tool_call.arguments)))
     typed = _read("New arguments, as JSON on one line (Enter: back): ")
     if not typed:
         return None

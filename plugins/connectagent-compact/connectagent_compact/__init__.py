@@ -142,6 +142,8 @@ class Compact:
                 answer = agent.ask(prompt, system_prompt=_SYSTEM, model=self.model)
             except ProviderError:
                 return None
+            if not (answer.whole or answer.truncated):  # a refusal would stand in the place of the conversation
+                return None
             found = _shortened((answer.content or "").strip(), round(goal / 4 / size.ratio))
         return found or None
 

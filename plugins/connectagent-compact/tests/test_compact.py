@@ -31,8 +31,9 @@ class Counting:
 
     model = "counting"
 
-    def __init__(self, window: int = 4096, rate: float = 0.25, breaks: bool = False) -> None:
+    def __init__(self, window: int = 4096, rate: float = 0.25, breaks: bool = False, refuses: bool = False) -> None:
         self.context_window, self.rate, self.breaks = window, rate, breaks
+        self.refuses = refuses
         self.peak = 0
         self.summaries: list[str] = []
         self.refused = 0
@@ -48,6 +49,8 @@ class Counting:
         if str(last["content"]).startswith("Sum up this conversation"):
             if self.breaks:
                 raise ProviderError("no", kind="overloaded", provider="test")
+            if self.refuses:
+                return LLMResponse("I cannot sum that up.", usage=usage, finish_reason="refusal")
             self.summaries.append(str(last["content"]))
             return LLMResponse(f"Summary {len(self.summaries)}.", usage=usage)
         if last["role"] == "user" and tools:
@@ -154,7 +157,8 @@ def test_a_single_long_result_is_cut_in_the_middle() -> None:
 
 
 def test_without_a_summary_or_where_it_fails_messages_are_just_removed() -> None:
-    for llm, plugin in ((Counting(), Compact(summary=False)), (Counting(breaks=True), Compact())):
+    without = Counting(), Compact(summary=False)
+    for llm, plugin in (without, (Counting(breaks=True), Compact()), (Counting(refuses=True), Compact())):
         agent = agent_with(llm, plugin)
         for turn in range(40):
             assert agent.input(f"{turn} " * 40) == "Seen."

@@ -176,8 +176,10 @@ def _response(chunks: Iterable[dict[str, Any]], on_text: Callable[[str], None]) 
             _add_calls(calls, delta)
     if finish is None:
         raise EngineError("the answer ended before it was complete", "stream")
-    made = [_tool_call(call) for call in calls.values()]
-    return LLMResponse("".join(texts) or (None if made else ""), made or None, usage, finish)
+    response = LLMResponse(usage=usage, finish_reason=finish)
+    made = [_tool_call(call, response.whole) for call in calls.values()]
+    response.content, response.tool_calls = "".join(texts) or (None if made else ""), made or None
+    return response
 
 
 def _usage(chunk: dict[str, Any]) -> TokenUsage | None:
@@ -196,8 +198,10 @@ def _add_calls(calls: dict[int, dict[str, str]], delta: dict[str, Any]) -> None:
         call["arguments"] += function.get("arguments", "")
 
 
-def _tool_call(call: dict[str, str]) -> ToolCall:
+def _tool_call(call: dict[str, str], whole: bool) -> ToolCall:
     raw = call["arguments"]
+    if not raw and not whole:  # only a whole answer says by that that there are none
+        return ToolCall(call["id"], call["name"], {}, "the answer was cut inside this call")
     try:
         arguments = json.loads(raw or "{}")
         error = None if isinstance(arguments, dict) else f"the arguments must be a JSON object, not {raw:.80}"

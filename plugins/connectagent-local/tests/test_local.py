@@ -230,6 +230,9 @@ def test_arguments_that_are_cut_are_an_error_for_the_model(monkeypatch: pytest.M
     monkeypatch.setattr("connectagent_local.engine.Engine.chunks", lambda self, body: iter(chunks))
     (made,) = Local().make(f"local/{file}").complete([]).tool_calls or ()
     assert (made.name, made.arguments, made.raw) == ("add", {}, '{"a": 1') and "no JSON" in str(made.error)
+    piece["function"]["arguments"] = ""  # type: ignore[index]
+    (made,) = Local().make(f"local/{file}").complete([]).tool_calls or ()
+    assert (made.name, made.arguments) == ("add", {}) and "cut" in str(made.error)
     monkeypatch.setattr("connectagent_local.engine.Engine.chunks", lambda self, body: iter(chunks[:1]))
     with pytest.raises(ProviderError, match="ended before it was complete"):
         Local().make(f"local/{file}").complete([])

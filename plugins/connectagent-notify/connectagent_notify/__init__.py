@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import threading
@@ -13,7 +12,7 @@ from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from connectagent import ConfigError, Paused, PluginWarning, around_turn, mask, on_agent_closed
+from connectagent import ConfigError, Paused, PluginWarning, arguments_text, around_turn, mask, on_agent_closed
 
 if TYPE_CHECKING:
     from connectagent import Agent
@@ -190,7 +189,7 @@ def _waits(paused: Paused) -> str:
     lines = []
     for wait in paused.waiting:
         calls = wait.calls if wait.call is None else [wait.call]
-        asked = [f"{call['name']} {json.dumps(mask(call['arguments']), default=repr)}" for call in calls]
+        asked = [f"{call['name']} {arguments_text(mask(call['arguments']))}" for call in calls]
         lines.append(f"{wait.reason}: {', '.join(asked)}" if asked else wait.reason)
     return "\n".join(lines)
 

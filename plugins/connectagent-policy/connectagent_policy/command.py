@@ -37,4 +37,5 @@ def check(policy: str, records: tuple[str, ...]) -> None:
 def _call(entry: dict[str, Any], data: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
     """The agent, tool and arguments of a call; in a tree each entry names the agent that it is of."""
     agent = entry.get("author") or data.get("agent") or ""
-    return str(agent), str(entry.get("tool_name") or ""), entry.get("arguments") or {}
+    arguments = entry.get("arguments")
+    return str(agent), str(entry.get("tool_name") or ""), arguments if isinstance(arguments, dict) else {}

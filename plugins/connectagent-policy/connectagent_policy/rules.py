@@ -38,6 +38,17 @@ class Rule(NamedTuple):
     reason: str
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads YAML, and refuses a key that is there twice: the second would take the place of the first in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_rules(text: str) -> list[Rule]:
     """The rules of a policy.
 
@@ -45,7 +56,7 @@ def read_rules(text: str) -> list[Rule]:
         ConfigError: it is no policy; a misspelt key never becomes a rule that fits everything.
     """
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"policy: not YAML: {error}") from error
     if not isinstance(data, dict) or set(data) != {"rules"} or not isinstance(data["rules"], list):

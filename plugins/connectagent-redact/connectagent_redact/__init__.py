@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache, partial
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from connectagent import (
     ConfigError,
     LLMRequest,
     Message,
+    ToolArgumentsError,
     ToolCall,
     ToolRejected,
     add_secret,
@@ -31,6 +33,7 @@ from connectagent import (
     around_turn,
     before_each_tool,
     before_llm,
+    before_tools,
     data_folder,
     mask,
     on_complete,
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 KINDS = ("SECRET", "EMAIL", "PHONE", "IBAN", "CARD", "SSN")
 _PLACEHOLDER = re.compile(r"<[A-Z][A-Z_]*_[0-9a-f]{8}>")
+_UNMASKED = re.compile(rf"(?<!\[masked: ){_PLACEHOLDER.pattern}")
 _MASKED = re.compile(rf"\[masked: ({_PLACEHOLDER.pattern})\]")
 _DEEPEST = 50  # levels of data
 _MOST = 10_000  # values and texts that are remembered
@@ -88,6 +92,8 @@ class Redact:
         self.restore = restore if isinstance(restore, bool) else frozenset(_texts(restore))
         self._find = partial(find, kinds=frozenset(wanted), region=region, presidio=named)
         self._values: dict[tuple[str, str], str] = {}  # by session and placeholder, without secrets
+        # By session and id: the arguments of calls with placeholders, and with the values that they got back.
+        self._given: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
         self._outermost: dict[str, Agent] = {}  # by session, of those whose turn runs: whose result the user reads
         self._clean: dict[int, None] = {}  # hashes of texts in which there is nothing to redact
 
@@ -166,14 +172,76 @@ class Redact:
 
     # -- what goes out -------------------------------------------------------------------------
 
-    @before_each_tool
+    @before_tools(tryfirst=True)  # a guard decides about the values, and their form is made of them
+    def before_round(self, agent: Agent, tool_calls: list[ToolCall]) -> None:
+        """Give calls the values back, if their tools are to have them."""
+        for one in filter(self._gets_values, tool_calls):
+            self._restore(agent, one)
+
+    @before_each_tool(tryfirst=True)
     def before_tool(self, agent: Agent, tool_call: ToolCall) -> None:
-        """Give a tool the values back, if it is to have them."""
-        if self.restore is True or (self.restore and tool_call.name in self.restore):
-            restored = _changed(tool_call.arguments, partial(self._restored, agent, needed=True))
-            if restored is not tool_call.arguments:
-                tool_call.arguments.clear()
-                tool_call.arguments.update(restored)
+        """The same for a call that other handlers have changed since; refuse one whose values are not known.
+
+        Raises:
+            ToolRejected: a value is needed and not known, or not for this tool.
+        """
+        if self._gets_values(tool_call):
+            self._restore(agent, tool_call)
+            _changed(tool_call.arguments, partial(self._restored, agent, unknown=_refused))
+        elif self._given:
+            self._take_back(agent, tool_call)
+
+    def _gets_values(self, tool_call: ToolCall) -> bool:
+        return self.restore if isinstance(self.restore, bool) else tool_call.name in self.restore
+
+    def _restore(self, agent: Agent, tool_call: ToolCall) -> None:
+        """Put values in place of the placeholders, unless the arguments do not fit the tool."""
+        written = tool_call.arguments if tool_call.sent is None else tool_call.sent  # a form may lack the placeholders
+        unknown = _masked if agent.replaying else str  # a tool answers from the record then, whose arguments are masked
+        restored = _changed(written, partial(self._restored, agent, unknown=unknown))
+        tool = agent.tools.get(tool_call.name)
+        if restored is written or tool is None:
+            return
+        try:
+            form = tool.canonical(restored)
+        except ToolArgumentsError:
+            return  # the placeholders stay, as the model reads what does not fit
+        self._mask_spellings(agent, form, written)
+        key = (_session(agent), tool_call.id)
+        self._given.pop(key, None)  # some models repeat ids
+        _remember(self._given, key, (written, form))
+        tool_call.arguments = restored
+
+    def _take_back(self, agent: Agent, tool_call: ToolCall) -> None:
+        """Put the placeholders back, if a handler renamed the call.
+
+        Raises:
+            ToolRejected: a handler has edited the arguments too, which have a value still.
+        """
+        written, form = self._given.get((_session(agent), tool_call.id), ({}, {}))
+        if not written:
+            return
+        if tool_call.arguments == form:
+            tool_call.arguments = written
+        elif any(self._spelled_in(agent, tool_call.arguments, written)):
+            raise ToolRejected(f"{tool_call.name!r} is not to have the values of placeholders")
+
+    def _mask_spellings(self, agent: Agent, form: dict[str, Any], written: dict[str, Any]) -> None:
+        """Mask values as the tool gets them, such as a number without blanks, or an address in small letters."""
+        for text, placeholder, value in self._spelled_in(agent, form, written):
+            if value not in text:
+                add_secret(text, placeholder, at_least=_SHORTEST)
+
+    def _spelled_in(
+        self, agent: Agent, arguments: dict[str, Any], written: dict[str, Any]
+    ) -> Iterator[tuple[str, str, str]]:
+        """Each text and number in arguments that has a value of a placeholder, with these, however it is spelled."""
+        known = {name: self._values.get((_session(agent), name)) for name in _PLACEHOLDER.findall(str(written))}
+        for text in _texts_in(arguments):
+            for placeholder, value in known.items():
+                letters = _letters(value or "")
+                if value is not None and len(letters) >= _SHORTEST and letters in _letters(text):
+                    yield text, placeholder, value
 
     @on_complete(trylast=True)
     def complete(self, agent: Agent, result: str) -> str | None:
@@ -183,22 +251,23 @@ class Redact:
         restored = self._restored(agent, result)
         return None if restored == result else restored
 
-    def _restored(self, agent: Agent, text: str, needed: bool = False) -> str:
+    def _restored(self, agent: Agent, text: str, unknown: Callable[[str], str] = str) -> str:
         """A text with the values that this session has had in this process; those of others are not for its user.
 
-        Raises:
-            ToolRejected: a value is needed and not known.
+        Args:
+            agent: the agent.
+            text: the text.
+            unknown: what is put in place of a placeholder whose value is not known; it may raise.
         """
-
-        session = _session(agent)
+        session, is_json = _session(agent), _is_json(text)
 
         def value(match: re.Match[str]) -> str:
             known = self._values.get((session, match[0]))
-            if known is None and needed:
-                raise ToolRejected(f"the value of {match[0]} is not known any more: ask the user for it again")
-            return match[0] if known is None else known
+            if known is None:
+                return unknown(match[0])
+            return json.dumps(known, ensure_ascii=False)[1:-1] if is_json else known
 
-        return _PLACEHOLDER.sub(value, text)
+        return _UNMASKED.sub(value, text)
 
     # -- one value -----------------------------------------------------------------------------
 
@@ -225,6 +294,14 @@ class Redact:
         if kind != "SECRET":
             _remember(self._values, (session, placeholder), value)
         return placeholder
+
+
+def _masked(placeholder: str) -> str:
+    return f"[masked: {placeholder}]"
+
+
+def _refused(placeholder: str) -> str:
+    raise ToolRejected(f"the value of {placeholder} is not known any more: ask the user for it again")
 
 
 def _texts(value: str | Sequence[str]) -> list[str]:
@@ -262,6 +339,33 @@ def _changed_pairs(data: dict[Any, Any], inside: Callable[[Any], Any]) -> dict[A
     pairs = {inside(key): inside(one) for key, one in data.items()}
     same = len(pairs) == len(data) and all(pairs.get(key) is one for key, one in data.items())
     return data if same else pairs
+
+
+def _texts_in(form: Any) -> Iterator[str]:
+    """The texts and numbers in JSON, as texts; the keys of objects too."""
+    if isinstance(form, dict | list):
+        for one in form:
+            yield from _texts_in(one)
+        for one in form.values() if isinstance(form, dict) else ():
+            yield from _texts_in(one)
+    elif isinstance(form, str | int | float) and not isinstance(form, bool):
+        yield str(int(form)) if isinstance(form, float) and form.is_integer() else str(form)
+
+
+def _letters(text: str) -> str:
+    """The letters and digits of a text, to compare spellings of one value."""
+    return "".join(filter(str.isalnum, text)).casefold()
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is a JSON list or object, as some models send them."""
+    if text.lstrip()[:1] not in ("[", "{"):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _as_data(value: Any) -> Any:

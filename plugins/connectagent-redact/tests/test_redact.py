@@ -271,6 +271,14 @@ def test_a_replay_sends_the_same(co_dir: Path) -> None:
     assert played.same, played.divergence
 
 
+def test_a_replay_needs_no_values_that_tools_got_back(co_dir: Path) -> None:
+    agent = agent_with(Redact(restore=True), sends_what_it_reads, "Done.", log=None)
+    agent.input('I am "mary.somerville@example.org"')
+    assert sent == ["mary.somerville@example.org"] and agent.record is not None
+    played = replayed(agent.record, agent=agent_with(Redact(restore=True), log=None))
+    assert played.same, played.divergence
+
+
 def test_nothing_is_changed_in_a_dry_run() -> None:
     agent = agent_with(shadow(Redact()), "Done.")
     agent.input(f"I am {MAIL}")

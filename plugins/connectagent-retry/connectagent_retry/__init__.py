@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from connectagent import Agent
 
 # The kinds of `ProviderError` that may be gone in a moment.
-PASSING = {"rate_limit", "overloaded", "connection", "timeout", "stream", "server", "bad_response"}
+PASSING = {"rate_limit", "overloaded", "connection", "timeout", "stream", "server", "bad_response", "empty"}
+PASSING |= {"tool_use_failed"}  # a model seldom writes a malformed call twice
 # Kinds that only another model, or another provider, can help with.
-ELSEWHERE = {"auth", "permission", "not_found", "context_length"}
+ELSEWHERE = {"auth", "permission", "not_found", "context_length", "length", "refusal", "content_filter"}
 _KEPT = 1000  # calls whose course is remembered, in case that interrupted ones leave theirs behind
 
 

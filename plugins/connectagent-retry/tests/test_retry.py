@@ -107,6 +107,20 @@ def test_fallback_models_are_asked_in_order(waits: list[float]) -> None:
     assert models == ["scripted", "scripted", "one", "one", "two"]
 
 
+@pytest.mark.parametrize(
+    ("finish_reason", "attempts"),
+    [("content_filter", 1), ("error", 4), ("function_call_filter: MALFORMED_FUNCTION_CALL", 4), ("brand_new", 4)],
+)
+def test_an_answer_that_stopped_for_no_good_reason_is_asked_for_again_or_elsewhere(
+    waits: list[float], finish_reason: str, attempts: int
+) -> None:
+    bad = [LLMResponse("Half", [call("pay")], finish_reason=finish_reason) for _ in range(attempts)]
+    two = named("From two.", name="two")
+    agent = agent_with([Retries(fallback="other/two"), others(two=two)], *bad)
+    assert agent.input("Hi") == "From two."
+    assert (asked(agent.llm), asked(two), len(waits)) == (attempts, 1, attempts)
+
+
 def test_a_model_that_does_not_help_is_left_at_once(waits: list[float]) -> None:
     one = named("From one.", name="one")
     agent = agent_with([Retries(fallback="other/one"), others(one=one)], failed("auth"))

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Generator
@@ -26,6 +25,7 @@ from connectagent import (
     after_each_tool,
     after_tools,
     after_user_input,
+    arguments_text,
     around_turn,
     before_each_tool,
     on_agent_closed,
@@ -132,7 +132,7 @@ class ShellHooks:
     @on_complete
     def complete(self, agent: Agent, result: str, outcome: str) -> Continue | None:
         """Stop and SubagentStop, which may let the agent go on."""
-        if outcome not in ("answered", "truncated"):
+        if outcome not in ("answered", "truncated", "refused"):
             return None
         event, key = ("Stop" if agent.parent is None else "SubagentStop"), f"shellhooks:{agent.name}"
         active = agent.state.get(key) == agent.session["turn"]
@@ -264,7 +264,7 @@ class ShellHooks:
             from connectagent_shellhooks.posting import post  # its library takes time to load
 
             return post(hook, payload)
-        text, given = str(hook.run), json.dumps(payload, default=repr)
+        text, given = str(hook.run), arguments_text(payload)
         prompt = text.replace("$ARGUMENTS", given) if "$ARGUMENTS" in text else f"{text}\n\n{given}"
         try:
             verdict = agent.ask(prompt, output=Verdict, model=hook.model)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import Any
 
 import httpx
 
-from connectagent import run_async
+from connectagent import arguments_text, run_async
 from connectagent_shellhooks.running import Outcome
 from connectagent_shellhooks.settings import GUARDS, Hook
 
@@ -20,7 +19,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 def post(hook: Hook, payload: dict[str, Any]) -> Outcome:
     """Send an event to a hook's address. Only a status of 200 to 299 says anything, and of a guard only JSON."""
     try:
-        status, text = run_async(_answer(hook, json.dumps(payload, default=repr)), hook.timeout_s)
+        status, text = run_async(_answer(hook, arguments_text(payload)), hook.timeout_s)
     except TimeoutError:
         return Outcome(problem=f"it did not answer within {hook.timeout_s:g} s")
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from connectagent import arguments_text, repeated_key
+
 _MOST = 1_000_000  # bytes of output that are read
 _TOO_MUCH = 50_000_000  # bytes after which a command is killed
 _CONTEXT = 10_000  # characters for the model
@@ -42,8 +44,11 @@ class Outcome:
     @property
     def failure(self) -> str | None:
         """Why it says nothing that can be relied on, or None."""
-        if self.code == 2 or self.data() is not None:
+        if self.code == 2:
             return None
+        if self.data() is not None:
+            repeated = repeated_key(self.out)  # it may say both yes and no
+            return None if repeated is None else f"its JSON has the key {repeated!r} twice"
         if self.problem is None and self.out.lstrip("\ufeff \t\r\n").startswith("{"):
             return "its JSON cannot be read"
         return self.problem
@@ -148,7 +153,7 @@ def run_command(
     variables = {"CLAUDE_PROJECT_DIR": str(folder)}
     words = _words(line, str(folder), in_background)
     with tempfile.TemporaryFile() as given:  # not a pipe, which would fill where nobody reads it
-        given.write(json.dumps(payload, default=repr).encode())
+        given.write(arguments_text(payload).encode())
         given.seek(0)
         try:
             process = subprocess.Popen(

@@ -61,6 +61,7 @@ SAYINGS: list[tuple[str, str, int, bool]] = [
     ("deny as a list", '{"hookSpecificOutput": {"permissionDecision": ["deny"]}}', 0, False),
     ("deny first of equal keys", '{"hookSpecificOutput": {"permissionDecision": "deny",'
      '"permissionDecision": "allow"}}', 0, False),
+    ("block first of equal keys", '{"decision": "block", "reason": "no", "decision": "approve"}', 0, False),
     ("deny behind a line of text", f"checking ...\n{DENY}", 0, False),
     ("deny before a line of text", f"{DENY}\ndone", 0, False),
     ("deny cut off", DENY[:-2], 0, False),
@@ -77,6 +78,8 @@ SAYINGS: list[tuple[str, str, int, bool]] = [
 
 # Of these, what only a hook that fails says: the call is refused, but not with `fail_closed=False`, as in Claude Code.
 FAILED = {
+    "deny first of equal keys",
+    "block first of equal keys",
     "deny before a line of text",
     "deny cut off",
     "deny behind a byte order mark",

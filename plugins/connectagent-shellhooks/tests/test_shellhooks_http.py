@@ -129,6 +129,7 @@ ANSWERS: list[tuple[str, dict[str, Any], bool]] = [  # what the service does, an
     ("less than promised", {"headers": {"Content-Length": "500"}, "body": DENY.encode()}, True),
     ("no gzip", {"headers": {"Content-Encoding": "gzip"}, "body": DENY.encode()}, True),
     ("over a megabyte", {"body": b'{"a": "' + b"x" * 1_100_000 + b'", ' + DENY[1:].encode()}, True),
+    ("a key twice", {"body": b'{"decision": "block", "decision": "approve"}'}, True),
     ("a byte order mark", {"body": b"\xef\xbb\xbf" + DENY.encode()}, True),
 ]
 
