@@ -34,7 +34,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "verify": lambda module: module.Verify(lambda answer: None),
 }
 PAIRS = list(permutations(MADE, 2))
-SEED = int(os.environ.get("CONNECTAGENT_TESTER_SEED", "1"))
+SEED = int(os.environ.get("CONNECTAGENT_TESTER_SEED", "7"))
 
 
 def maker_of(name: str) -> Callable[[], Any]:

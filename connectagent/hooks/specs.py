@@ -275,7 +275,9 @@ def on_trace(agent: AgentAPI, entry: TraceEntry) -> None:
 
 @spec("observe")
 def on_text(agent: AgentAPI, text: str, attempt: int) -> None:
-    """A piece of the model's text has arrived, or a generator of `Agent(run=...)` has yielded one.
+    """A piece of an answer's text has arrived.
+
+    It comes from the model, or from a generator of `Agent(run=...)`.
 
     Fires: while a streamed answer arrives, for each piece, in order; only with `Agent(stream=True)` and in
     `agent.stream()`. The call may still fail afterwards: what was shown is then no answer.

@@ -138,12 +138,8 @@ class AnthropicLLM(WireLLM):
         wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
         thinking = options.get("thinking")
         thinking = thinking if isinstance(thinking, dict) else {}
-        if form is not None and form.way == "tool":
-            options["tool_choice"] = {"type": "any"} if wire_tools else {"type": "tool", "name": form.name}
-            wire_tools.append(form.tool())
-        elif form is not None:
-            asked = {"type": "json_schema", "schema": form.enforced(ANTHROPIC)}
-            options["output_config"] = {"format": asked, **(options.get("output_config") or {})}
+        if form is not None:
+            _ask_for(form, options, wire_tools)
         if not wire_tools:
             options.pop("tool_choice", None)  # refused without tools
             if used_tools:  # what the history calls must be defined, and is not to be called again
@@ -184,9 +180,8 @@ class AnthropicLLM(WireLLM):
         blocks: list[Block] = answer["content"]
         content = "".join(block.get("text") or "" for block in blocks if block["type"] == "text") or None
         name = form.name if form is not None and form.way == "tool" else None
-        forms = [block for block in blocks if block["type"] == "tool_use"]
-        if forms and all(block.get("name") == name for block in forms):  # as text, also where it is cut or broken
-            given = forms[0].get("problem") or forms[0].get("broken") or as_json(forms[0].get("input") or {})
+        given = None if name is None else _form_given(blocks, name)
+        if given is not None:
             return self._settled(LLMResponse(given, None, None, stop, answer.get("model")), answer)
         calls = self._calls(blocks, is_whole(stop))
         calls, blocks = _without(name, calls, blocks)  # given beside calls whose results it has not seen: too early
@@ -258,6 +253,25 @@ class AnthropicLLM(WireLLM):
                 case "error":
                     raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+
+
+def _ask_for(form: OutputForm, options: dict[str, Any], wire_tools: list[dict[str, Any]]) -> None:
+    """Put the way in which a form is asked for into a request."""
+    if form.way == "tool":
+        options["tool_choice"] = {"type": "any"} if wire_tools else {"type": "tool", "name": form.name}
+        wire_tools.append(form.tool())
+    else:
+        asked = {"type": "json_schema", "schema": form.enforced(ANTHROPIC)}
+        options["output_config"] = {"format": asked, **(options.get("output_config") or {})}
+
+
+def _form_given(blocks: list[Block], name: str) -> str | None:
+    """The typed answer of a model that calls nothing but its tool; a text also where it is cut or broken."""
+    calls = [block for block in blocks if block["type"] == "tool_use"]
+    if not calls or any(block.get("name") != name for block in calls):
+        return None
+    first = calls[0]
+    return str(first.get("problem") or first.get("broken") or as_json(first.get("input") or {}))
 
 
 def _mode(options: dict[str, Any]) -> str | None:

@@ -131,27 +131,35 @@ def _assistant_message(
     calls = message.get("tool_calls")
     kept = message.get("provider_data")
     own = kept if origin.gave(kept) else {}
-    text = content if type(content) is str else text_of(content)
-    if not calls:
-        if not text:
-            return None
-        if len(message) == 2 and text is content and not mode.reasons:
-            return message  # type: ignore[no-any-return]
-        sent: dict[str, Any] = {"role": "assistant", "content": text}
-    else:
-        extras = own.get("extra_content")
-        customs = kept.get("custom") if origin.shares(kept) else None  # a form of calls, which is nobody's secret
-        sent = {
-            "role": "assistant",
-            "content": text or None,
-            "tool_calls": [_call(call, id, extras, customs) for call, id in zip(calls, ids.begin(calls), strict=True)],
-        }
+    text = text_of(content)
+    if not calls and not text:
+        return None
+    is_plain = len(message) == 2 and text is content
+    if is_plain and not mode.reasons:
+        return message  # type: ignore[no-any-return]
+    sent: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if calls:
+        sent["tool_calls"] = _calls(calls, ids, own, kept if origin.shares(kept) else {})
     if own:
         sent.update(_extra_fields(own.get("message")))
         sent["content"] = own_content(own, text) or sent["content"]
     if mode.reasons:
         sent.setdefault("reasoning_content", "")
     return signed(sent, mode) if calls and mode.signs else sent
+
+
+def _calls(calls: Any, ids: CallIds, own: Any, shared: Any) -> list[dict[str, Any]]:
+    """The calls of a message.
+
+    Args:
+        calls: as the history has them.
+        ids: those of the request.
+        own: what this model gave with the message.
+        shared: what a model of this server gave: the form of calls is nobody's secret.
+    """
+    extras = own.get("extra_content")
+    customs = shared.get("custom")
+    return [_call(call, id, extras, customs) for call, id in zip(calls, ids.begin(calls), strict=True)]
 
 
 def _extra_fields(own: Any) -> dict[str, Any]:

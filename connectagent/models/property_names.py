@@ -104,15 +104,19 @@ class PropertyNames:
         for key in _SINGLE:
             if key in made:
                 made[key] = self._renamed(made[key])
+        self._rename_values(made, schema)
+        if isinstance(made.get("properties"), dict):
+            made["properties"] = self._renamed_properties(made["properties"])
+        return self._renamed_references(made)
+
+    def _rename_values(self, made: Schema, schema: Schema) -> None:
+        """Give the values in a schema, such as defaults, the names that are sent."""
         for key in _VALUES:
             if key in made:
                 made[key] = self._walked(made[key], [schema], self.sent)
         for key in _LISTS_OF_VALUES:
             if isinstance(made.get(key), list):
                 made[key] = [self._walked(one, [schema], self.sent) for one in made[key]]
-        if isinstance(made.get("properties"), dict):
-            made["properties"] = self._renamed_properties(made["properties"])
-        return self._renamed_references(made)
 
     def _renamed_properties(self, properties: Schema) -> Schema:
         made: Schema = {}

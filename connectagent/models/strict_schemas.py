@@ -89,13 +89,13 @@ def _enforced(schema: Any, rules: Rules) -> Schema | None:
     if not isinstance(schema, dict) or any(key in schema for key in _NO_FORM):
         return None
     schema = _as_any_of(schema)
-    if "oneOf" in schema or "allOf" in schema:
+    if schema.keys() & {"oneOf", "allOf"}:
         return None
     if "$ref" in schema:
         return _reference(schema)
     made = {key: value for key, value in schema.items() if key in rules.keywords and _is_taken(key, value, rules)}
     if schema.get("type") == "object":
-        if "properties" not in schema or schema.get("additionalProperties") not in (None, False):
+        if not _is_closed(schema):
             return None
         made["additionalProperties"] = False
         if rules.all_required:
@@ -105,6 +105,11 @@ def _enforced(schema: Any, rules: Rules) -> Schema | None:
     if _is_list(schema) and not isinstance(schema.get("items"), dict):
         return None
     return _inside(_described(made, schema), rules)
+
+
+def _is_closed(schema: Schema) -> bool:
+    """Whether an object has no keys but its properties."""
+    return "properties" in schema and schema.get("additionalProperties") in (None, False)
 
 
 def _as_any_of(schema: Schema) -> Schema:

@@ -176,16 +176,8 @@ class _Translator:
 
 def _from_draft_4(schema: Schema) -> Schema:
     """A schema with draft 4's own keywords in the words of draft 2020-12; the same object if it has none."""
-    changed: Schema = {}
-    gone = {key for key in _OWN_NAMES if isinstance(schema.get(key), str)}
-    for limit, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if not isinstance(schema.get(limit), bool):
-            continue
-        if schema[limit] and _is_number(schema.get(bound)):  # the bound itself is not allowed
-            changed[limit] = schema[bound]
-            gone.add(bound)
-        else:
-            gone.add(limit)
+    changed = _exclusive_limits(schema)
+    gone = _old_keys(schema, changed)
     if isinstance(schema.get("items"), list | tuple):
         changed |= _tuple_items(schema)
     if isinstance(schema.get("required"), bool):  # draft 3 says it at the property
@@ -205,6 +197,25 @@ def _from_draft_4(schema: Schema) -> Schema:
         return schema
     made = {**schema, **changed}
     return {key: value for key, value in made.items() if key in changed or key not in gone}
+
+
+_LIMITS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+
+
+def _exclusive_limits(schema: Schema) -> Schema:
+    """The limits whose value itself is not allowed, which draft 4 says by true beside them."""
+    return {
+        limit: schema[bound]
+        for limit, bound in _LIMITS.items()
+        if schema.get(limit) is True and _is_number(schema.get(bound))
+    }
+
+
+def _old_keys(schema: Schema, changed: Schema) -> set[str]:
+    """The keys of draft 4 that go: names of schemas, and of each limit what is said by the other key now."""
+    names = {key for key in _OWN_NAMES if isinstance(schema.get(key), str)}
+    limits = {limit: bound for limit, bound in _LIMITS.items() if isinstance(schema.get(limit), bool)}
+    return names | {bound if limit in changed else limit for limit, bound in limits.items()}
 
 
 def _tuple_items(schema: Schema) -> Schema:

@@ -118,24 +118,36 @@ def misfit(line: Any, without: frozenset[str] = frozenset(), whole: bool = True)
     if not isinstance(line, dict):
         return "it is no mapping"
     kind = line.get("type")
-    place = line.get("id")
     if not isinstance(kind, str):
         return "it has no 'type'" if kind is None else "'type' is not a text"
     if kind not in _TYPES:
-        # An entry of a plugin has its place as `at`; its `id` is its own.
-        is_lost = "at" not in line and isinstance(place, str) and _INNER.fullmatch(place)
-        return f"it is about {place}, and its 'type' is {kind!r}" if is_lost else None
-    for key in ("id", "at"):
-        if key in line and not (isinstance(line[key], str) and _PLACE.fullmatch(line[key])):
-            return f"{key!r} is no place in a turn"
+        return _misfit_of_plugin(line)
+    if place := _misfit_place(line):
+        return place
     if line.get(WITHHELD):
         return None
     if "not_recorded" in line:
         return f"it could not be recorded: {str(line['not_recorded'])[:200]!r}"
     wrong = _misfit_keys(line, _TYPES[kind], without, whole)
-    if wrong is None and kind == "began" and "agent" not in line and whole and _INNER_TURN.fullmatch(str(place)):
+    if wrong is not None:
+        return wrong
+    if kind == "began" and whole and "agent" not in line and _INNER_TURN.fullmatch(str(line.get("id"))):
         return "it has no 'agent'"
-    return _misfit_change(line) if wrong is None and kind == "change" else wrong
+    return _misfit_change(line) if kind == "change" else None
+
+
+def _misfit_of_plugin(line: dict[str, Any]) -> str | None:
+    """What is odd about a line of a type that is not connectagent's: its place is `at`, and its `id` its own."""
+    place = line.get("id")
+    is_lost = "at" not in line and isinstance(place, str) and _INNER.fullmatch(place)
+    return f"it is about {place}, and its 'type' is {line['type']!r}" if is_lost else None
+
+
+def _misfit_place(line: dict[str, Any]) -> str | None:
+    for key in ("id", "at"):
+        if key in line and not (isinstance(line[key], str) and _PLACE.fullmatch(line[key])):
+            return f"{key!r} is no place in a turn"
+    return None
 
 
 def _misfit_keys(value: Any, kind: Any, without: frozenset[str] = frozenset(), whole: bool = True) -> str | None:

@@ -136,12 +136,7 @@ class StateWrites:
             copy: on which it was made; None where it was made in the state itself, with all that was there.
         """
         with self._lock:
-            touched = {key for part in change.values() if isinstance(part, dict | list) for key in part}
-            gone: list[tuple[int, Write]] = []
-            for at, write in enumerate(self._writes):
-                if write is not None and write.path[0] in touched and not write.is_seen(state):
-                    gone.append((at, write))
-                    self._writes[at] = None
+            gone = self._take_gone(change, state)
             owner = self.owner if copy is None else copy.owner
             if any(one is not copy for one in self._copies):
                 self._add(one for one in writes_in(change, by, owner) if one.is_seen(state))
@@ -149,6 +144,16 @@ class StateWrites:
                 return []
             others = (one for at, one in gone if at >= copy.begins and one.owner is not copy.owner)
             return [one.as_data() for one in others if copy.base is None or not one.is_seen(copy.base)]
+
+    def _take_gone(self, change: StateChange, state: dict[str, Any]) -> list[tuple[int, Write]]:
+        """Take out the writes that a state does not show any more after a change, each with its number."""
+        touched = {key for part in change.values() if isinstance(part, dict | list) for key in part}
+        gone: list[tuple[int, Write]] = []
+        for at, write in enumerate(self._writes):
+            if write is not None and write.path[0] in touched and not write.is_seen(state):
+                gone.append((at, write))
+                self._writes[at] = None
+        return gone
 
     def _add(self, writes: Iterable[Write]) -> None:
         """Add writes; one that is known, as the log has it twice, counts once."""

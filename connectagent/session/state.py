@@ -35,8 +35,13 @@ def alike(left: Any, right: Any) -> bool:
             return len(left) == len(right) and (all(map(is_, left, right)) or all(map(alike, left, right)))
     except Exception:
         return False
+    return _alike_by_eq(left, right)
+
+
+def _alike_by_eq(left: Any, right: Any) -> bool:
+    """Whether two values of one type are equal; a text is compared as a text, whatever its own `__eq__` says."""
     plain = next((one for one in (str, int, float, bytes) if isinstance(left, one)), None)
-    return same(left, right) if plain is None or kind is plain else bool(plain.__eq__(left, right))
+    return same(left, right) if plain is None or type(left) is plain else bool(plain.__eq__(left, right))
 
 
 def initial_state(state: Any) -> dict[str, Any] | None:
