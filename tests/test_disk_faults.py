@@ -22,7 +22,7 @@ from connectagent import Agent, LLMResponse, Pause, Paused, SqliteStore, ToolCal
 from connectagent.errors import ConfigError, DivergenceError
 from connectagent.testing import ScriptedLLM
 
-STEP = int(os.environ.get("DISK_FAULTS_STEP", "61"))  # 1: a fault at each operation; else at each so many
+STEP = int(os.environ.get("DISK_FAULTS_STEP", "97"))  # 1: a fault at each operation; else at each so many
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 ran: Counter[str] = Counter()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import json
+import os
 import random
 import threading
 import time
@@ -39,6 +40,7 @@ State = dict[str, Any]
 Keys = tuple[str, ...]
 Edit = tuple[str, Keys, Any]  # "set", "remove" or "append"; where; what
 Lost = tuple[str, Keys, str, Any]  # who overwrote, where, whose, what
+PLANS = int(os.environ.get("MERGE_PLANS", "2"))  # that are killed at each line; set it for a longer run
 SEEDS = range(25)
 KEYS = "abcd"
 
@@ -276,7 +278,7 @@ def test_what_is_written_at_the_same_time_is_as_if_one_after_the_other(shape: st
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_merged_and_lost_is_the_same_after_a_kill_at_any_line(shape: str, folder: Path) -> None:
     found, kills = [], 0
-    for seed in range(6):
+    for seed in range(PLANS):
         plan = Plan(seed, conflicting=True)
         agent = SHAPES[shape](plan)
         agent.input("Go.")
@@ -290,7 +292,7 @@ def test_what_is_merged_and_lost_is_the_same_after_a_kill_at_any_line(shape: str
             found += [f"plan {seed}, {last} lines: {problem}" for problem in problems_of(resumed, plan)]
             kills += 1
     assert not found
-    assert kills > 60
+    assert kills > 10 * PLANS
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -26,7 +26,7 @@ Span = tuple[str, str]
 # What is said of an answer that is not whole, by the `end` of its reason.
 _ENDS: dict[str, str] = {
     "truncated": "was cut at the limit of output tokens",
-    "refused": "was cut as the model refused",
+    "refused": "is the model's refusal",
     "filtered": "was cut by the provider's content filter",
     "failed": "was cut by a failure of the provider",
     "unknown": "stopped for a reason that is not known to be good",
