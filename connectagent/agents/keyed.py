@@ -282,11 +282,11 @@ class KeyedSession:
                 )
             if number <= ended:
                 part = (recorded.ended or self._recorded().ended)[number - 1]
-                result = self._result(part, content)
+                recorded_result = self._result(part, content)
                 self._last = number, str(part.last["status"])
-                return result
+                return recorded_result
             known, self._ended = self._ended, None  # until it has ended
-            result = None
+            result: str | None = None
             if given_up:
                 give_up(self.agent, self.record, held)
                 opened, known = None, ended
