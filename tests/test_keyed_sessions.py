@@ -214,6 +214,53 @@ def test_a_session_tells_what_each_turn_took() -> None:
         session.usage(3)
 
 
+OUTCOMES: dict[str, LLMResponse] = {
+    "answered": LLMResponse("Yes."),
+    "truncated": LLMResponse("Once upon", finish_reason="length"),
+    "refused": LLMResponse("I cannot.", finish_reason="refusal"),
+    "max_iterations": LLMResponse(None, [ToolCall("c1", "note", {"text": "a"})]),
+}
+
+
+async def _awaited_items(session: Any, prompt: str, number: int) -> list[Any]:
+    return [item async for item in session.astream(prompt, number, max_iterations=1)]
+
+
+@pytest.mark.parametrize("way", ["turn", "stream", "astream"])
+def test_a_session_tells_how_each_turn_has_ended(way: str) -> None:
+    def ends(session: Any, number: int) -> str | None:
+        prompt = f"prompt {number}"
+        if way == "turn":
+            session.turn(prompt, number, max_iterations=1)
+            return session.outcome(number)
+        if way == "stream":
+            items = list(session.stream(prompt, number, max_iterations=1))
+        else:
+            items = asyncio.run(_awaited_items(session, prompt, number))
+        assert items[-1]["outcome"] == session.outcome(number)
+        return items[-1]["outcome"]
+
+    session = writer(*OUTCOMES.values()).for_session("chat")
+    numbers = range(1, len(OUTCOMES) + 1)
+    assert [ends(session, number) for number in numbers] == list(OUTCOMES)  # taken
+    assert [ends(session, number) for number in numbers] == list(OUTCOMES)  # read, by the agent that took the last one
+    other = writer().for_session("chat")
+    assert [other.outcome(number) for number in numbers] == list(OUTCOMES)
+    assert [ends(other, number) for number in numbers] == list(OUTCOMES)
+    with pytest.raises(ConfigError, match="has no turn 5; 4 have ended"):
+        other.outcome(5)
+
+
+def test_a_turn_that_has_not_ended_has_no_outcome() -> None:
+    session = writer(ProviderError("down", kind="server", provider="x"), "one", "two").for_session("chat")
+    with pytest.raises(ProviderError):
+        session.turn("first")
+    assert session.outcome(1) is None and writer().for_session("chat").outcome(1) is None
+    session.turn("another")  # gives the first one up
+    for one in (session, writer().for_session("chat")):
+        assert [one.outcome(1), one.outcome(2)] == [None, "answered"]
+
+
 def test_another_prompt_does_not_give_up_a_turn_of_that_number_or_one_that_waits() -> None:
     down = ProviderError("down", kind="server", provider="x")
     session = writer(down, "one").for_session("failed")

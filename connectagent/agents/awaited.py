@@ -185,8 +185,10 @@ async def _awaited(agent: Any, work: Callable[[], Any]) -> Any:
 class _Steps(Lockstep):
     """The thread of a turn whose consumer awaits each item."""
 
-    def __init__(self, agent: Any, work: Callable[[], Any], bell: _Bell) -> None:
-        super().__init__(agent, work)
+    def __init__(
+        self, agent: Any, work: Callable[[], Any], bell: _Bell, outcome: Callable[[], str | None] | None
+    ) -> None:
+        super().__init__(agent, work, outcome)
         self._bell = bell
         self._running = _Turn(agent, self._run, bell)
         self._begun = False
@@ -262,10 +264,11 @@ class AsyncEvents:
     Args:
         agent: the agent.
         work: runs the turn.
+        outcome: how the turn has ended; None where the agent's session says it.
     """
 
-    def __init__(self, agent: Any, work: Callable[[], Any]) -> None:
-        self._agent, self._work = agent, work
+    def __init__(self, agent: Any, work: Callable[[], Any], outcome: Callable[[], str | None] | None = None) -> None:
+        self._agent, self._work, self._outcome = agent, work, outcome
         self._steps: _Steps | None = None
         self._closed = self._reading = False
 
@@ -278,7 +281,7 @@ class AsyncEvents:
         if self._reading:
             raise RuntimeError("the events of a turn are read by one task at a time")
         if self._steps is None:
-            self._steps = _Steps(self._agent, self._work, _bell())
+            self._steps = _Steps(self._agent, self._work, _bell(), self._outcome)
             weakref.finalize(self, self._steps.cancel)
         self._reading = True
         try:

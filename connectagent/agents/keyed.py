@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,7 @@ class KeyedSession:
         self._store = None if store is None else Kept(store, self.record)
         self._lock = threading.Lock()
         self._ended: int | None = None  # how many turns, where this process was the last to write
+        self._last: tuple[int, str] | None = None  # the turn that was taken or read here last, and how it has ended
 
     @property
     def agent(self) -> Any:
@@ -126,13 +127,13 @@ class KeyedSession:
 
     def stream(self, prompt: Any, number: int | None = None, **options: Any) -> Events:
         """Take a turn as `turn()` does, as an iterator of what happens in it: see `Agent.stream()`."""
-        return streamed(self.agent, partial(self.turn, prompt, number, **options))
+        return streamed(self.agent, partial(self.turn, prompt, number, **options), self._outcome_of(number))
 
     def astream(self, prompt: Any, number: int | None = None, **options: Any) -> AsyncEvents:
         """Take a turn as `turn()` does, for `async for`: see `Agent.astream()`."""
         from connectagent.agents.awaited import AsyncEvents
 
-        return AsyncEvents(self.agent, partial(self.turn, prompt, number, **options))
+        return AsyncEvents(self.agent, partial(self.turn, prompt, number, **options), self._outcome_of(number))
 
     @with_short_tracebacks
     def resume(
@@ -227,11 +228,29 @@ class KeyedSession:
         Raises:
             ConfigError: there is no such turn.
         """
+        return spent_in(self._part(number).lines).data()
+
+    def outcome(self, number: int) -> str | None:
+        """How a turn has ended, as `on_complete` is told; None where it has not. See also `status` of a record.
+
+        Raises:
+            ConfigError: there is no such turn.
+        """
+        if self._last is not None and self._last[0] == number:
+            return self._last[1]
+        part = self._part(number)
+        return None if part.is_open or part.last.get(UNRECORDED) else str(part.last.get("status"))
+
+    def _part(self, number: int) -> Part:
         recorded = self._latest()
         part = next((part for part in [*recorded.ended, recorded.open] if part and part.number == number), None)
         if part is None:
             raise ConfigError(f"{self!r} has no turn {number!r}; {len(recorded.ended)} have ended")
-        return spent_in(part.lines).data()
+        return part
+
+    def _outcome_of(self, number: int | None) -> Callable[[], str | None] | None:
+        """What says how a turn has ended that may be read from the record: one without a number is taken."""
+        return None if number is None else partial(self.outcome, number)
 
     def close(self) -> None:
         """Close the agent; the session stays, and others may go on with it."""
@@ -262,10 +281,12 @@ class KeyedSession:
                     f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended; {then}"
                 )
             if number <= ended:
-                parts = recorded.ended or self._recorded().ended
-                return self._result(parts[number - 1], content)
+                part = (recorded.ended or self._recorded().ended)[number - 1]
+                recorded_result = self._result(part, content)
+                self._last = number, str(part.last["status"])
+                return recorded_result
             known, self._ended = self._ended, None  # until it has ended
-            result = None
+            result: str | None = None
             if given_up:
                 give_up(self.agent, self.record, held)
                 opened, known = None, ended
@@ -276,6 +297,7 @@ class KeyedSession:
             if result is None:  # none was open, or it was cut off in its first lines
                 result = self.agent.answer(content, limit, form=form)
             self._ended = number
+            self._note_end()
             return str(result)
 
     def _resume(self, decision: Decision) -> str | None:
@@ -283,7 +305,13 @@ class KeyedSession:
             self._ended = None
             if not held.file.has_turns:
                 raise ConfigError(f"nothing waits in {self!r}: it has no turn")
-            return reopen(self.agent, self.record, None, False, decision, held)
+            result = reopen(self.agent, self.record, None, False, decision, held)
+            self._note_end()
+            return result
+
+    def _note_end(self) -> None:
+        session = self.agent.current_session
+        self._last = session["turn"], str(session["outcome"] or "ended")
 
     @contextmanager
     def _held(self) -> Iterator[Held]:

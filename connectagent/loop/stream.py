@@ -24,14 +24,15 @@ Events = Generator[TraceEntry, None, None]
 _open: weakref.WeakSet[Events] = weakref.WeakSet()
 
 
-def streamed(agent: Any, turn: Callable[[], Any]) -> Events:
+def streamed(agent: Any, turn: Callable[[], Any], outcome: Callable[[], str | None] | None = None) -> Events:
     """The items of a turn; the turn begins with the first `next()`.
 
     Args:
         agent: the agent.
         turn: runs the turn and returns its result.
+        outcome: how the turn has ended; None where the agent's session says it.
     """
-    events = _events(Lockstep(agent, turn))
+    events = _events(Lockstep(agent, turn, outcome))
     _open.add(events)
     return events
 
@@ -68,8 +69,9 @@ class End(NamedTuple):
 class Lockstep:
     """The thread of a turn and its consumer; one waits while the other runs."""
 
-    def __init__(self, agent: Any, turn: Callable[[], Any]) -> None:
+    def __init__(self, agent: Any, turn: Callable[[], Any], outcome: Callable[[], str | None] | None = None) -> None:
         self._agent, self._turn = agent, turn
+        self._outcome = outcome or self._outcome_here
         self._asked: SimpleQueue[Any] = SimpleQueue()  # with these two the threads wait for each other; unlike locks
         self._items: SimpleQueue[Any] = SimpleQueue()  # Ctrl-C cannot leave them half-way
         self._handing_over = threading.Lock()  # tools may cause entries from threads of their own
@@ -111,13 +113,17 @@ class Lockstep:
         try:
             self._agent.listener = self
             result = self._turn()
-            session = self._agent.current_session or {}
-            end = End({"type": "result", "result": result, "outcome": session.get("outcome")}, None)
+            end = End({"type": "result", "result": result, "outcome": self._outcome()}, None)
         except BaseException as error:
             end = End({}, error)
         finally:
             self._agent.listener = None
             self._give(end)
+
+    def _outcome_here(self) -> str | None:
+        session: Any = self._agent.current_session or {}
+        outcome: str | None = session.get("outcome")
+        return outcome
 
     def _give(self, item: Any) -> None:
         self._items.put(item)

@@ -190,6 +190,8 @@ class AdkCompaction:
         """What the summarizer makes of events."""
         if isinstance(self._summarizer, LlmEventSummarizer):
             answer = agent.ask(self._summarizer.prompt(events), model=self._summarizer.llm)
+            if not answer.whole:  # a refusal, or half a summary, would stand in the place of the conversation
+                raise ValueError(f"the summary is not whole: {answer.finish_reason}")
             return answer.content or None
         event = run_async(self._event_of(events))
         content = get(get(get(event, "actions"), "compaction"), "compacted_content")

@@ -271,7 +271,7 @@ class AdkCallbacks:
                 if value and not is_response(value):
                     raise callback.refuse(value, "LlmResponse")
                 self._heard(agent, callback, value or mine, response)
-                return bool(value), response_from(value or mine, response)
+                return bool(value), response_from(value or mine, response, callback.kinds.types)
 
             if _is_stand_in(agent):
                 return None

@@ -153,7 +153,7 @@ class AdkPlugin(AdkCallbacks):
             _, value = self._event(agent, callback, content)
             if value is not None and not is_response(value):
                 raise callback.refuse(value, "Event")
-            return response_from(value, response) if value is not None else None
+            return response_from(value, response, callback.kinds.types) if value is not None else None
 
         return handler
 

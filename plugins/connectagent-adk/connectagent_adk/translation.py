@@ -17,7 +17,6 @@ from connectagent_adk.models import Kinds
 
 Message = dict[str, Any]
 _SYSTEM = ("system", "developer")
-_FINISHED = {"length": "MAX_TOKENS", "max_tokens": "MAX_TOKENS", "content_filter": "SAFETY", "refusal": "SAFETY"}
 
 
 def get(thing: Any, name: str) -> Any:
@@ -177,8 +176,20 @@ def llm_response(response: LLMResponse, kinds: Kinds) -> Any:
         content=types.Content(role="model", parts=parts),
         usage_metadata=counts,
         model_version=response.model,
-        finish_reason=types.FinishReason[_FINISHED.get(response.finish_reason or "", "STOP")],
+        finish_reason=types.FinishReason[_finish_reason(response, types)],
     )
+
+
+def _finish_reason(response: LLMResponse, types: Any) -> str:
+    """Why a model stopped, in ADK's word: `STOP` for an answer that is known to be whole, and for no other one."""
+    if response.whole:
+        return "STOP"
+    if response.truncated:
+        return "MAX_TOKENS"
+    if response.finish_reason == "refusal":
+        return "SAFETY"
+    own = str(response.finish_reason).upper()
+    return own if own in types.FinishReason.__members__ else "OTHER"
 
 
 # -- from ADK ------------------------------------------------------------------------------------
@@ -200,17 +211,30 @@ def _arguments(args: Any) -> Any:
     return dict(args) if isinstance(args, Mapping) else args or {}
 
 
-def response_from(value: Any, original: LLMResponse | None = None) -> LLMResponse | None:
-    """What a callback made of an answer; None where it says what the original says."""
+def response_from(value: Any, original: LLMResponse | None = None, types: Any = None) -> LLMResponse | None:
+    """What a callback made of an answer; None where it says what the original says.
+
+    Args:
+        value: what it made.
+        original: the answer that it was given, if there was one.
+        types: of which kind that was.
+    """
     text, calls = answer_of(value)
+    reason = _word_of(get(value, "finish_reason"))
     if original is None:
-        code = None if is_content(value) else get(value, "error_code")
-        return LLMResponse(text, calls or None, finish_reason=str(code) if code else None)
-    if (text or "") == (original.content or "") and calls == [
-        replace(call, error=None) for call in original.tool_calls or ()
-    ]:
+        code = None if is_content(value) else _word_of(get(value, "error_code"))
+        return LLMResponse(text, calls or None, finish_reason=code or reason)
+    if reason is None or reason == _finish_reason(original, types):
+        reason = original.finish_reason
+    same = (text or "") == (original.content or "") and reason == original.finish_reason
+    if same and calls == [replace(call, error=None) for call in original.tool_calls or ()]:
         return None
-    return replace(original, content=text, tool_calls=calls or None)
+    return replace(original, content=text, tool_calls=calls or None, finish_reason=reason)
+
+
+def _word_of(reason: Any) -> str | None:
+    """The word of a reason, which may be a member of an enum; None where none is given."""
+    return str(getattr(reason, "name", reason)) if reason else None
 
 
 class Ids:

@@ -16,6 +16,7 @@ from connectagent import (
     HandlerError,
     HookResultError,
     LLMRequest,
+    LLMResponse,
     Loop,
     before_llm,
     on_complete,
@@ -196,6 +197,54 @@ def test_an_error_response_is_told_as_text() -> None:
     agent = agent_with(before_model_callback=lambda callback_context, llm_request: value)
     assert agent.input("Hi") == "Not today."
     assert entries(agent, "llm_call")[0]["finish_reason"] == "BLOCKED"
+
+
+REASONS = {
+    None: "STOP", "stop": "STOP", "end_turn": "STOP", "STOP": "STOP", "eos": "STOP",
+    "length": "MAX_TOKENS", "max_tokens": "MAX_TOKENS", "MAX_TOKENS": "MAX_TOKENS", "model_length": "MAX_TOKENS",
+    "max_output_tokens": "MAX_TOKENS", "model_context_window_exceeded": "MAX_TOKENS",
+    "refusal": "SAFETY", "one_of_next_year": "OTHER", "other": "OTHER",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_an_answer_that_is_not_known_to_be_whole_did_not_stop(reason: str | None) -> None:
+    seen: list[Any] = []
+    response = LLMResponse("Once", finish_reason=reason)
+    agent = agent_with(response, after_model_callback=lambda callback_context, llm_response: seen.append(llm_response))
+    assert agent.input("Hi") == "Once"
+    assert [one.finish_reason for one in seen] == [types.FinishReason[REASONS[reason]]]
+    assert entries(agent, "llm_call")[0].get("finish_reason") == reason
+
+
+ENDS = {"STOP": "answered", "MAX_TOKENS": "truncated", "OTHER": "truncated"}
+
+
+@pytest.mark.parametrize("reason", ENDS)
+def test_the_reason_of_a_stand_in_counts(reason: str) -> None:
+    value = LlmResponse(content=said("Half"), finish_reason=types.FinishReason[reason])
+    agent = agent_with(before_model_callback=lambda callback_context, llm_request: value)
+    assert (agent.input("Hi"), session(agent)["outcome"]) == ("Half", ENDS[reason])
+
+
+@pytest.mark.parametrize("reason", ENDS)
+@pytest.mark.parametrize("given", ["stop", "length", "one_of_next_year", "refusal"])
+def test_a_callback_may_change_why_an_answer_stopped(given: str, reason: str) -> None:
+    def change(callback_context: Any, llm_response: LlmResponse) -> None:
+        llm_response.finish_reason = types.FinishReason[reason]
+
+    agent = agent_with(LLMResponse("Half", finish_reason=given), after_model_callback=change)
+    assert (agent.input("Hi"), session(agent)["outcome"]) == ("Half", ENDS[reason])
+
+
+@pytest.mark.parametrize("given", ["stop", "length", "one_of_next_year", "refusal"])
+def test_an_answer_that_a_callback_rewords_keeps_its_reason(given: str) -> None:
+    def change(callback_context: Any, llm_response: LlmResponse) -> None:
+        llm_response.content = said("Reworded.")
+
+    agent = agent_with(LLMResponse("Half", finish_reason=given), after_model_callback=change)
+    expected = {"stop": "answered", "refusal": "refused"}.get(given, "truncated")
+    assert (agent.input("Hi"), session(agent)["outcome"]) == ("Reworded.", expected)
 
 
 def test_the_request_is_given_as_contents() -> None:

@@ -112,6 +112,18 @@ def test_a_summary_that_fails_or_that_would_not_be_shorter_leaves_the_conversati
     assert [entry["status"] for entry in told] == ["error", "success"] and "down" in told[0]["error"]
 
 
+@pytest.mark.parametrize("reason", ["length", "MAX_TOKENS", "refusal", "one_of_next_year"])
+def test_a_cut_or_refused_answer_is_no_summary(reason: str) -> None:
+    config = EventsCompactionConfig(compaction_interval=1, overlap_size=0)
+    bad = LLMResponse("I cannot.", finish_reason=reason)
+    agent = made(config, "One.", bad, "Two.", SUMMARY)
+    for prompt in ("a" * 300, "b"):
+        agent.input(prompt)
+    assert [message["content"] for message in agent.llm.requests[2].messages] == ["a" * 300, "One.", "b"]  # type: ignore[attr-defined]
+    told = [entry for entry in agent.session["trace"] if entry["type"] == "adk_compacted"]
+    assert [entry["status"] for entry in told] == ["error", "success"] and reason in told[0]["error"]
+
+
 def test_a_result_stays_with_its_call_and_of_a_turn_that_is_gone_the_model_is_told_to_go_on() -> None:
     long = [call("look", at="x" * 400), call("look", at="y" * 400)]
     agent = made(EventsCompactionConfig(Noting(), token_threshold=10, event_retention_size=1), long, "Done.")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from connectagent_adk import adk_callbacks
 
-from connectagent import Agent, Image
+from connectagent import Agent, Image, LLMResponse
 from connectagent.testing import ScriptedLLM, call
 
 # Google's packages warn of their own deprecations when they are imported.
@@ -200,3 +200,22 @@ def test_the_order_and_the_stopping_rules_are_those_of_adk() -> None:
     assert ours == theirs
     assert result == last == "last word"
     assert llm.requests[1].messages[-1]["content"] == "{}"
+
+
+@needs_adk
+@pytest.mark.parametrize(("given", "reason"), [("stop", "STOP"), ("length", "MAX_TOKENS"), ("too_many_tool_calls", "")])
+def test_why_an_answer_stopped_is_googles_word(given: str, reason: str) -> None:
+    from google.genai import types
+
+    seen: list[Any] = []
+
+    def look_at(callback_context: Any, llm_response: Any) -> None:
+        from google.genai import types
+
+        assert isinstance(llm_response.content, types.Content)
+        seen.append(llm_response.finish_reason)
+
+    llm = ScriptedLLM(LLMResponse("Half", finish_reason=given))
+    plugin = adk_callbacks(after_model_callback=look_at)
+    assert Agent("guide", llm=llm, plugins=[plugin], log=False, quiet=True).input("Hi") == "Half"
+    assert seen == [types.FinishReason[reason or given.upper()]]

@@ -32,6 +32,7 @@ from anyio import to_thread
 
 from connectagent import Paused
 from connectagent_serve.decisions import decision_of
+from connectagent_serve.outcomes import FAULTS
 from connectagent_serve.prompts import prompt_of_a2a
 from connectagent_serve.refusals import Refused, refusal_of
 from connectagent_serve.sessions import Sessions
@@ -99,9 +100,9 @@ class Turns(AgentExecutor):  # type: ignore[import-not-found, misc, unused-ignor
         try:
             with self.sessions.slot(), self.sessions.open(updates.context_id) as session:
                 waits = await to_thread.run_sync(lambda: session.begun and session.sums()[0] == "paused")
-                result = await _take(session, message, _decision(message) if waits else None, updates)
-                await updates.add_artifact([_part(result)], name="result")
-                return TaskState.TASK_STATE_COMPLETED, []
+                end = await _take(session, message, _decision(message) if waits else None, updates)
+                await updates.add_artifact([_part(end["result"])], name="result")
+                return _state_of(end["outcome"])
         except Paused as paused:
             waiting = [{"id": one.id, "call": one.call, "reason": one.reason} for one in paused.waiting]
             parts = [new_text_part(told(paused.reason)), new_data_part(told({"waiting": waiting}))]
@@ -114,22 +115,34 @@ class Turns(AgentExecutor):  # type: ignore[import-not-found, misc, unused-ignor
         return state, [new_text_part(refusal.detail)]
 
 
-async def _take(session: Any, message: Any, decision: dict[str, Any] | None, updates: TaskUpdater) -> Any:
-    """Take a turn, or go on with the one that waits; each tool call is an update. Returns the turn's result."""
+def _state_of(outcome: str) -> tuple[Any, list[Any]]:
+    """The state of a task whose turn has ended, and what is said of it.
+
+    Clients trust the answer of a completed task: https://github.com/kagent-dev/kagent/issues/2895. A rejected one is
+    one that the agent "has decided to not perform", also later: https://a2a-protocol.org/latest/definitions/.
+    """
+    if outcome not in FAULTS:
+        return TaskState.TASK_STATE_COMPLETED, []
+    state = TaskState.TASK_STATE_REJECTED if outcome == "refused" else TaskState.TASK_STATE_FAILED
+    return state, [new_text_part(FAULTS[outcome])]
+
+
+async def _take(session: Any, message: Any, decision: dict[str, Any] | None, updates: TaskUpdater) -> dict[str, Any]:
+    """Take a turn, or go on with the one that waits; each tool call is an update. Returns its result and outcome."""
     if decision is not None:
         entries = session.aresume_stream(**decision)
     else:
         entries = session.astream(_prompt(message), _number(message))
-    result: Any = None
+    end: dict[str, Any] = {"result": None, "outcome": "ended"}
     async with entries as given:
         async for entry in given:
             if entry["type"] == "result":
-                result = entry["result"]
+                end = entry
             elif entry["type"] == "tool_execution" and entry["status"] != "skipped":
                 made = {"tool": entry["tool_name"], "status": entry["status"], "arguments": entry.get("arguments")}
                 parts = [new_data_part(told(made))]
                 await updates.update_status(TaskState.TASK_STATE_WORKING, updates.new_agent_message(parts))
-    return result
+    return end
 
 
 def _part(result: Any) -> Any:

@@ -29,6 +29,7 @@ from connectagent.output.typed import unattended
 from connectagent_serve.decisions import decision_of, decision_of_agui
 from connectagent_serve.events import chunks, completion, failed, run_events, usage_of
 from connectagent_serve.frontend import FrontEnd, front_end_of
+from connectagent_serve.outcomes import number_of
 from connectagent_serve.prompts import prompt_of, prompt_of_openai, prompts_of_agui
 from connectagent_serve.refusals import JSONResponse, Refused, paused, refusal_of, refused
 from connectagent_serve.runs import decided, taken
@@ -127,7 +128,7 @@ class Service:
         if number is not None and (type(number) is not int or number < 1):
             raise Refused(400, "number is an integer of at least 1")
         with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
-            return _answer(session.key, await _outcome(session, session.aturn, prompt, number))
+            return _answer(session.key, await _outcome(session, session.aturn(prompt, number), number))
 
     async def decision(self, request: Request) -> Response:
         """Decide what waits in a session, and finish its turn."""
@@ -135,7 +136,7 @@ class Service:
         with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
             if not await to_thread.run_sync(lambda: session.begun):
                 raise no_session()
-            return _answer(session.key, await _outcome(session, session.aresume, **decision))
+            return _answer(session.key, await _outcome(session, session.aresume(**decision)))
 
     async def models(self, request: Request) -> Response:
         """The agent, as the only model of OpenAI's list."""
@@ -154,16 +155,16 @@ class Service:
         headers = {"X-Session-Id": key}
         with self.sessions.slot(), self.sessions.open(key) as session:
             taken = None if number is None else int(number)
-            outcome = await _outcome(session, session.aturn, prompt, taken, headers=headers)
+            outcome = await _outcome(session, session.aturn(prompt, taken), taken, headers)
             if outcome["status"] == "paused":
                 raise paused(outcome["waiting"], headers)
-            usage = usage_of(await to_thread.run_sync(lambda: session.usage(taken or session.turns)))
+            usage = usage_of(await to_thread.run_sync(session.usage, number_of(session, taken)))
         made = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.agent.name}
         text = told_text(outcome["result"])
         if not body.get("stream"):
-            return JSONResponse(completion(made, text, usage), headers=headers)
+            return JSONResponse(completion(made, text, outcome["outcome"], usage), headers=headers)
         asked = isinstance(options := body.get("stream_options"), dict) and options.get("include_usage")
-        pieces = chunks(made, text, usage if asked else None)
+        pieces = chunks(made, text, outcome["outcome"], usage if asked else None)
         return StreamingResponse(pieces, media_type="text/event-stream", headers=headers)
 
     async def agui(self, request: Request) -> Response:
@@ -276,15 +277,23 @@ class Service:
 
 
 async def _outcome(
-    session: Any, take: Callable[..., Awaitable[Any]], *given: Any, headers: dict[str, str] | None = None, **more: Any
+    session: Any, turn: Awaitable[Any], number: int | None = None, headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """What a turn came to.
 
+    Args:
+        session: the session.
+        turn: takes it.
+        number: of the turn, if it was asked for by one.
+        headers: of the response, where it failed.
+
     Raises:
-        HTTPException: it failed; the response has the headers too.
+        HTTPException: it failed.
     """
     try:
-        return {"status": "done", "result": told(await take(*given, **more))}
+        result = told(await turn)
+        outcome = await to_thread.run_sync(session.outcome, number_of(session, number))
+        return {"status": "done", "result": result, "outcome": outcome}
     except Paused as paused:
         return {"status": "paused", "waiting": _shown(paused.waiting)}
     except Exception as error:

@@ -29,6 +29,7 @@ from ag_ui.encoder import EventEncoder
 
 from connectagent import Paused
 from connectagent_serve.frontend import FrontEnd
+from connectagent_serve.outcomes import FAULTS, choice_of
 from connectagent_serve.refusals import refusal_of
 from connectagent_serve.state import Share
 from connectagent_serve.told import told, told_text
@@ -57,16 +58,18 @@ def usage_of(usage: Any) -> dict[str, Any]:
     }
 
 
-def completion(made: dict[str, Any], text: str, usage: dict[str, Any]) -> dict[str, Any]:
-    """A whole answer."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+def completion(made: dict[str, Any], text: str, outcome: str, usage: dict[str, Any]) -> dict[str, Any]:
+    """An answer in one piece; `outcome` is the turn's."""
+    said, reason = choice_of(text, outcome)
+    choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": reason}
     return {**made, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
-async def chunks(made: dict[str, Any], text: str, usage: dict[str, Any] | None) -> AsyncIterator[str]:
-    """A streamed answer, with its usage where the client has asked for it."""
+async def chunks(made: dict[str, Any], text: str, outcome: str, usage: dict[str, Any] | None) -> AsyncIterator[str]:
+    """A streamed answer, with its usage where the client has asked for it; `outcome` is the turn's."""
     made = {**made, "object": "chat.completion.chunk"}
-    for delta, reason in (({"role": "assistant", "content": text}, None), ({}, "stop")):
+    said, end = choice_of(text, outcome)
+    for delta, reason in (({"role": "assistant", **said}, None), ({}, end)):
         yield data({**made, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
     if usage is not None:
         yield data({**made, "choices": [], "usage": usage})
@@ -84,9 +87,11 @@ async def run_events(run: RunAgentInput, entries: Any, front: FrontEnd, share: S
     """
     encode = EventEncoder().encode
     yield encode(RunStartedEvent(thread_id=run.thread_id, run_id=run.run_id))
+    outcome = ""
     try:
         async with aclosing(entries):
             async for entry in entries:
+                outcome = entry["outcome"] if entry["type"] == "result" else outcome
                 for event in [*share.events(entry["type"]), *_events(entry, front)]:
                     yield encode(event)
     except Paused as paused:
@@ -96,7 +101,10 @@ async def run_events(run: RunAgentInput, entries: Any, front: FrontEnd, share: S
     except Exception as error:
         yield failed(error, run.thread_id)
         return
-    yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id))
+    if outcome in FAULTS:  # a run that is finished has succeeded: AG-UI has no other word for it
+        yield encode(RunErrorEvent(message=FAULTS[outcome], code=outcome))
+    else:
+        yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id))
 
 
 def failed(error: Exception, key: str) -> str:

@@ -74,7 +74,10 @@ def events(reply: Any) -> list[Any]:
 def test_the_same_turn_is_taken_once_also_by_another_application(co_dir: Path) -> None:
     ask = Client(app_of(agent_with(call("pay", amount=5), "Paid.")))
     first = ask("POST", "/sessions/s1/turns", {"prompt": "Pay 5", "number": 1})
-    assert (first.status_code, first.json()) == (200, {"id": "s1", "status": "done", "result": "Paid."})
+    assert (first.status_code, first.json()) == (
+        200,
+        {"id": "s1", "status": "done", "result": "Paid.", "outcome": "answered"},
+    )
     again = Client(app_of(Agent("shop", tools=[pay], llm=ScriptedLLM(), quiet=True)))
     assert again("POST", "/sessions/s1/turns", {"prompt": "Pay 5", "number": 1}).json() == first.json()
     assert again("POST", "/sessions/s1/turns", {"prompt": "Pay 6", "number": 1}).status_code == 409
