@@ -56,3 +56,16 @@ def test_whatever_moment_a_tree_is_killed_at_it_goes_on_and_no_tool_runs_twice()
     print(f"{dict(seen)}, wrong: {len(wrong)}")
     assert not wrong, "\n".join(wrong)
     assert seen["tools ended"] > KILLS / 4
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8])
+def test_handlers_are_asked_about_a_call_inside_a_tool_whatever_goes_on_beside_it(share: float) -> None:
+    """Lines of agents that worked beside a call that waited do not prove that handlers inside it have run."""
+    cell = "random:709+session+execute_in_tool"
+    forks = Forks()
+    try:
+        plan = forks.chain(cell, "approve", DIRECT)
+        told = forks.chain(cell, "approve", "same", share * plan["seconds"])
+        assert problems_of(cell, told, plan) == []
+    finally:
+        forks.close()

@@ -65,6 +65,16 @@ def is_inside(id: str, outer: str) -> bool:
     return id == outer or id.startswith(f"{outer}/")
 
 
+def _body_of(hook: str, turn: str) -> str:
+    """The body that made the call of a hook, such as a tool's; the turn, where the model made it.
+
+    What goes on beside the body says nothing of the hook: calls of a round work at the same time.
+    """
+    asked = list(_ASKED.finditer(hook))
+    body = hook[: asked[-1].start()] if asked else turn
+    return body if is_inside(body, turn) else turn
+
+
 def turns_in(id: str) -> list[str]:
     """The inner turns among the operations around a place, the outermost first."""
     return [id[: found.end()] for found in _ASKED.finditer(id) if found[1] == "turn"]
@@ -234,10 +244,11 @@ class Journal:
 
     def _goes_on(self, turn: str, hook: str, since: int) -> bool:
         open_ones, resumed = self._opened.get(turn, ()), f"{turn}/resumed"  # `on_session` runs before the turn goes on
+        body = _body_of(hook, turn)
         for number in range(len(self.lines) - 1, since, -1):
             line = self.lines[number]
             place = place_of(line)
-            if place == turn or not is_inside(place, turn) or is_inside(place, hook) or line.get("type") == DECIDED:
+            if place == turn or not is_inside(place, body) or is_inside(place, hook) or line.get("type") == DECIDED:
                 continue
             if place.startswith(resumed):
                 continue
