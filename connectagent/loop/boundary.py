@@ -176,8 +176,10 @@ class Boundary:
         """
         snapshot = None if handler.builtin else self.snapshot
         before = None
+        unseen = self.alive  # threads whose changes nobody looks for, where the handler is not watched
         if snapshot is not None:
             self.ready(snapshot)
+            unseen = 0
             snapshot.deltas.pop(id(handler.by), None)
             before = {} if EDITABLE.isdisjoint(arguments) else peek(arguments)
         here = frame.current()
@@ -191,7 +193,7 @@ class Boundary:
                 if check and value is not None:
                     check_value(handler, value)
             except BaseException as error:
-                self.alive = threads()  # first: one that ends from here on may have changed something unseen
+                self.alive = max(threads(), unseen)  # first: one that ends from here on may have changed something
                 decided = error is expected or _is_decision(error, handler)
                 edited = self._take_changes(handler, arguments, before, decided)
                 if error is not expected:
@@ -199,7 +201,7 @@ class Boundary:
                     self._blame_raised(error, handler, since, decided)
                 raise
             else:
-                self.alive = threads()
+                self.alive = max(threads(), unseen)
                 if before or (snapshot is not None and (self.replaced or not snapshot.unchanged())):
                     edited = self._take_changes(handler, arguments, before)
                 return value
@@ -277,7 +279,7 @@ class Boundary:
             entries, own = take_changes(self.snapshot, by), self.frames[-1]
             with _NOWHERE if own is None else own.in_body(own.body):
                 self.announce(*entries)
-        elif not self.running:
+        elif not self.running and not self._straying:
             before, self.alive = self.alive, threads()
             if before or self.alive:  # one that is gone may have changed something before
                 self._take_strayed()

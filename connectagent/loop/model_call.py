@@ -246,8 +246,9 @@ class Call(Choice):
         if conversation is None:
             self.sent["messages"] = clone(list(self.messages))
         elif self.request.messages is not conversation.session["messages"]:
-            self.sent["edited"] = clone(difference(self.messages, conversation.snapshot.originals))
-        else:
+            snapshot = conversation.snapshot
+            self.sent["edited"] = clone(difference(self.messages, snapshot.originals, snapshot.copy["messages"]))
+        elif conversation.announced == self.announced:  # else threads have changed it since the messages were taken
             edited = None
         if self.turn.log.recording:
             self.noted["digest"] = sent_digest(self.sent, edited, conversation)

@@ -248,14 +248,22 @@ _OF_ONE_CALL = ("edited", "messages")
 # -- messages of one call ------------------------------------------------------------------------
 
 
-def difference(messages: Sequence[Message], conversation: Sequence[Message]) -> list[Any]:
+def difference(
+    messages: Sequence[Message], conversation: Sequence[Message], copies: Sequence[Message] | None = None
+) -> list[Any]:
     """Messages as a difference from those of the conversation.
+
+    Args:
+        messages: the messages.
+        conversation: those of the conversation.
+        copies: the same as the record tells them, where threads may change the conversation's meanwhile.
 
     Returns:
         `[3, 7]` for the messages of the conversation from number 3 to before number 7; every other message itself.
     """
     parts: list[Any] = []
-    for message, at in zip(messages, _places(messages, conversation), strict=True):
+    told = conversation if copies is None else copies
+    for message, at in zip(messages, _places(messages, conversation, told), strict=True):
         if at is None:
             parts.append(message)
         elif parts and isinstance(parts[-1], list) and parts[-1][1] == at:
@@ -265,18 +273,20 @@ def difference(messages: Sequence[Message], conversation: Sequence[Message]) -> 
     return parts
 
 
-def _places(messages: Sequence[Message], conversation: Sequence[Message]) -> Iterator[int | None]:
-    """Where each message stands in the conversation; None where it does not."""
+def _places(
+    messages: Sequence[Message], conversation: Sequence[Message], told: Sequence[Message]
+) -> Iterator[int | None]:
+    """Where each message stands in the conversation, as itself or as it is told; None where it does not."""
     places = {id(message): at for at, message in enumerate(conversation)}
     texts: dict[Any, list[int]] = {}
     following = 0
     for message in messages:
         at = places.get(id(message))
-        if at is None and following < len(conversation) and same(conversation[following], message):
+        if at is None and following < len(told) and same(told[following], message):
             at = following
         if at is None:
-            texts = texts or _by_text(conversation)
-            at = next((one for one in texts.get(_text(message), ()) if same(conversation[one], message)), None)
+            texts = texts or _by_text(told)
+            at = next((one for one in texts.get(_text(message), ()) if same(told[one], message)), None)
         if at is not None:
             following = at + 1
         yield at
