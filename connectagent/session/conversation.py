@@ -488,6 +488,10 @@ class Conversation:
             snapshot.valid = before
             if valid:
                 break
+            if not announced and request is not None:  # the record tells these messages as the request's own
+                request.messages = sendable(clone(mended(messages)))
+                snapshot.valid = 0
+                return
             snapshot.adopt(mended(messages))
             snapshot.valid = len(snapshot.originals)
             if announced and not silently:
