@@ -213,7 +213,7 @@ def environment() -> dict[str, str]:
 
 def test_an_agent_is_a_server_for_the_official_client(tmp_path: Path) -> None:
     from mcp import Client
-    from mcp.client.stdio import StdioServerParameters
+    from mcp.client.stdio import StdioServerParameters, stdio_client
 
     (tmp_path / "script.py").write_text(
         "from connectagent import Agent\n"
@@ -229,9 +229,11 @@ def test_an_agent_is_a_server_for_the_official_client(tmp_path: Path) -> None:
     )
 
     async def ask() -> tuple[Any, Any]:
-        async with Client(server) as client:
-            tools = (await client.list_tools()).tools
-            return tools, await client.call_tool("watch_man", {"prompt": "look at 'shelf'"})
+        # Without `errlog` the client takes what sys.stderr was when its module was imported: a captured one in tests.
+        with open(tmp_path / "errors.log", "w") as errors:
+            async with Client(stdio_client(server, errlog=errors)) as client:
+                tools = (await client.list_tools()).tools
+                return tools, await client.call_tool("watch_man", {"prompt": "look at 'shelf'"})
 
     tools, result = asyncio.run(ask())
     assert [tool.name for tool in tools] == ["watch_man"] and "Looks at places." in str(tools[0].description)
