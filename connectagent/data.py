@@ -243,6 +243,10 @@ def _file_type(data: bytes, name: str | None) -> str:
     return "text/plain"
 
 
+Content = str | list[dict[str, Any]] | None
+"""The content of a message: a text, or a list of parts."""
+
+
 class Message(TypedDict, total=False):
     """One message of the conversation, in OpenAI's chat format."""
 
