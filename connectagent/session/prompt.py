@@ -10,6 +10,7 @@ from typing import Any
 
 from connectagent.errors import ConfigError
 from connectagent.session.observers import OWN
+from connectagent.session.snapshot import By
 from connectagent.session.state import is_temporary
 
 _PLACEHOLDER = re.compile(r"(\{+)((?:(?:app|user|temp):)?[^\W\d]\w*)(\??)(\}+)")
@@ -135,7 +136,7 @@ class Prompt:
         )
 
 
-def _written(name: str, value: Any) -> str:
+def _written(name: str, value: object) -> str:
     try:
         return "" if value is None else str(value)
     except Exception as error:
@@ -155,7 +156,7 @@ class SystemPrompt:
         self.text = text
         self.changes: list[dict[str, Any]] = []
 
-    def change(self, text: str, by: Any) -> None:
+    def change(self, text: str, by: By | None) -> None:
         """Change it; `by`: the handler, or None for the program."""
         if by is None and not self.changes:
             self.text = text
