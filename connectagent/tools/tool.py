@@ -192,7 +192,7 @@ class Tool:
                 raise was_cancelled(STOPS.get()) from error
             raise
 
-    def _settled(self, value: Any) -> Any:
+    def _settled(self, value: object) -> Any:
         """What the function returned, run to its end."""
         return settled(value)
 
