@@ -133,8 +133,6 @@ def _safe_key(key: str, agent: str) -> str:
     return safe if safe == whole else f"{safe}-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-
-
 _warned: weakref.WeakKeyDictionary[Any, tuple[Any, set[Any]]] = weakref.WeakKeyDictionary()
 _OF_ONE_FILE = (errno.EAGAIN, errno.ESTALE, errno.ENOENT)  # another agent writes it, or it was removed
 

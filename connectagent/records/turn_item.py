@@ -73,7 +73,7 @@ class TurnItem:
         turn: Any,
         lines: Sequence[TraceEntry],
         totals: Totals,
-        result: Any,
+        result: object,
         error: BaseException | None,
         encoder: Encoder,
     ) -> str:

@@ -479,7 +479,7 @@ class ResumedFrom:
         place: list[int] | None,
         messages: int,
         id: str,
-        held: Any = None,
+        held: Held | None = None,
     ) -> None:
         self.session, self.record, self.fork, self.place = session, record, fork, place
         self.messages, self.id, self.held = messages, id, held
