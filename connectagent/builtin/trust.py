@@ -58,7 +58,7 @@ class Trust:
         ConfigError: it is none of them, or its file is missing, empty or not UTF-8.
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: object) -> None:
         self._judge: Any = None
         self._text = ""
         self.level = "judged"

@@ -112,7 +112,7 @@ class ShowHooks:
         _say("on_error", f"{type(error).__name__}: {error}; the model reads that, and goes on")
 
     @hooks.after_each_tool
-    def tool_ended(self, tool_call: ToolCall, result: Any, entry: TraceEntry) -> None:
+    def tool_ended(self, tool_call: ToolCall, result: object, entry: TraceEntry) -> None:
         _say("after_each_tool", f"{entry['status']} in {entry.get('timing', 0):.1f} ms: {result}")
 
     @hooks.after_tools

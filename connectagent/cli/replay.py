@@ -153,7 +153,7 @@ def _played_demo(recording: Any, live_tools: bool) -> Any:
 # -- showing -------------------------------------------------------------------------------------
 
 
-def _is_same(played: Any) -> bool:
+def _is_same(played: object) -> bool:
     return bool(getattr(played, "same", False))
 
 

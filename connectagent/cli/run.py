@@ -97,7 +97,7 @@ def _print_json(agent: Any, turn: Callable[[], Any]) -> None:
         click.echo(json.dumps({**_outcome(agent, result), **failed}, ensure_ascii=False, default=str))
 
 
-def _outcome(agent: Any, result: Any) -> dict[str, Any]:
+def _outcome(agent: Any, result: object) -> dict[str, Any]:
     """What came of a run, for programs."""
     if agent is None:
         return {"result": result}
@@ -109,7 +109,7 @@ def _outcome(agent: Any, result: Any) -> dict[str, Any]:
     return {"result": result, "agent": agent.name, **kept, **sums, "record": record}
 
 
-def _was_streamed(agent: Any, result: Any) -> bool:
+def _was_streamed(agent: Any, result: object) -> bool:
     """Whether the terminal shows the whole result already, as it arrived."""
     if agent is None or not agent.streaming or enabled("quiet"):
         return False
@@ -154,7 +154,7 @@ def _prompts(main: Callable[..., Any]) -> str:
     return "optional" if first.default is not first.empty or first.kind is first.VAR_POSITIONAL else "one"
 
 
-def _awaited(value: Any) -> Any:
+def _awaited(value: object) -> Any:
     if not inspect.iscoroutine(value):
         return value
     import asyncio

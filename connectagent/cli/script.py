@@ -43,9 +43,7 @@ def agent_options(function: Command) -> Command:
     return function
 
 
-def apply(
-    model: str | None, quiet: bool, plugins: tuple[Any, ...], own_plugins: dict[str, Any] | None = None
-) -> None:
+def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...], own_plugins: dict[str, Any] | None = None) -> None:
     """Apply the options, and the command's own plugins, to every agent that is made from now on."""
     importlib.invalidate_caches()
     if own_plugins:
@@ -85,7 +83,7 @@ def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
         )
 
 
-def placed(name: Any) -> Any:
+def placed(name: object) -> Any:
     """A plugin of the command line, a file by its whole path."""
     name = from_text(name) if isinstance(name, str) else name
     file = plugin_file(name) if isinstance(name, str) else None

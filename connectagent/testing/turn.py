@@ -110,9 +110,7 @@ class crash_at:
 
     name = "crash_at"
 
-    def __init__(
-        self, hook: str, nth: int = 1, error: BaseException | type[BaseException] = KeyboardInterrupt
-    ) -> None:
+    def __init__(self, hook: str, nth: int = 1, error: BaseException | type[BaseException] = KeyboardInterrupt) -> None:
         point = f"{hook}:enter" if hook in AROUND else hook
         if point not in POINTS:
             hint = did_you_mean(str(hook), POINTS, 0.5)

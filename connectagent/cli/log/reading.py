@@ -53,7 +53,7 @@ def terminal() -> Terminal:
     return Terminal(sys.stdout)
 
 
-def echo_json(value: Any) -> None:
+def echo_json(value: object) -> None:
     """Print a value as JSON in ASCII, without control characters."""
     parts = json.JSONEncoder(indent=2, default=plain_value).iterencode(value)
     while some := "".join(islice(parts, 20_000)):  # a record may be long: one part after the other takes less memory
@@ -66,7 +66,7 @@ def echo(text: object) -> None:
     click.echo(clean(str(text)))
 
 
-def plain_value(value: Any) -> str:
+def plain_value(value: object) -> str:
     """A value that JSON does not have, as text; a time, and messages of a turn, as in the record."""
     if isinstance(value, TurnMessages):
         return value.text()
@@ -75,7 +75,7 @@ def plain_value(value: Any) -> str:
     return str(value)
 
 
-def data_text(value: Any, indent: int | None = None) -> str:
+def data_text(value: object, indent: int | None = None) -> str:
     """A value of an entry as whole text: a text unchanged, others as JSON."""
     if isinstance(value, str):
         return value
@@ -170,7 +170,7 @@ def cost_text(cost: float | None, known: float | None = None) -> str:
     return f"{price(known)} + ?" if known else "?"
 
 
-def local_time(when: Any, pattern: str = "%Y-%m-%d %H:%M") -> str:
+def local_time(when: object, pattern: str = "%Y-%m-%d %H:%M") -> str:
     """A time in the user's time zone; `?` for anything else."""
     return when.astimezone().strftime(pattern) if isinstance(when, datetime.datetime) else "?"
 

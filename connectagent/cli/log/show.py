@@ -91,7 +91,7 @@ def _given(data: dict[str, Any], full: bool) -> Iterator[Node]:
         yield Node(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),))
 
 
-def _plugin(name: str, version: Any, sources: Any) -> str:
+def _plugin(name: str, version: object, sources: object) -> str:
     """A plugin with its version, or the beginning of its source's hash, and its options."""
     source = sources.get(name) if isinstance(sources, dict) else None
     source = source if isinstance(source, dict) else {}
@@ -140,7 +140,7 @@ def _entries(trace: list[Any], full: bool, inside: Inside, place: str) -> Iterat
     yield from _iteration(iteration, below, full, inside)
 
 
-def _iteration(iteration: Any, entries: list[Any], full: bool, inside: Inside) -> Iterator[Node]:
+def _iteration(iteration: object, entries: list[Any], full: bool, inside: Inside) -> Iterator[Node]:
     nodes = (_entry(entry, full, inside) for entry in entries)
     if iteration is None:
         yield from nodes
@@ -176,7 +176,7 @@ def _details(entry: Any, full: bool) -> Iterator[Node]:
             yield Node(((f"{key}: {_lines(value)}", "dim"),), is_whole=True)
 
 
-def _lines(value: Any) -> str:
+def _lines(value: object) -> str:
     """A value on several lines; a long one on one line, which takes a fraction of the time."""
     text = data_text(value)
     return text if isinstance(value, str) or len(text) > _LONG_VALUE else data_text(value, 2)
@@ -223,7 +223,6 @@ def _row(row: Row, full: bool) -> Parts:
     return (*((_cut(text, full), style) for text, style in row.parts), *right)
 
 
-def _cut(value: Any, full: bool) -> str:
+def _cut(value: object, full: bool) -> str:
     text = data_text(value)
     return text if full or len(text) <= _MOST else f"{text[:_MOST]}... ({len(text) - _MOST} more characters)"
-

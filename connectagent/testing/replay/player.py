@@ -49,7 +49,7 @@ class RecordMiss(RecordEnds):
 class RecordedLLM(WordByWord):
     """An LLM that answers what the record has; `model` and `context_window` are those of the LLM in its place."""
 
-    def __init__(self, player: Player, model: str, window: Any = None) -> None:
+    def __init__(self, player: Player, model: str, window: object = None) -> None:
         self.player = player
         self.model = model
         self.context_window = window
@@ -67,7 +67,7 @@ class RecordedLLM(WordByWord):
 class ConfigurableRecordedLLM(RecordedLLM):
     """The same in the place of an LLM that takes parameters of its provider's API: what handlers change is compared."""
 
-    def __init__(self, player: Player, model: str, window: Any, options: dict[str, Any]) -> None:
+    def __init__(self, player: Player, model: str, window: object, options: dict[str, Any]) -> None:
         super().__init__(player, model, window)
         self.options = options
 
@@ -75,7 +75,9 @@ class ConfigurableRecordedLLM(RecordedLLM):
         """The same with other parameters."""
         return ConfigurableRecordedLLM(self.player, self.model, self.context_window, options)
 
-    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
+    def complete(
+        self, messages: list[Message], tools: object = None, *, output: type[Any] | None = None
+    ) -> LLMResponse:
         self.player.options = self.options
         return super().complete(messages, tools, output=output)
 
@@ -357,7 +359,7 @@ class Player:
         turn = self.turn
         return turn is not None and turn.was_stopped and not self.left and all(run.used for run in turn.runs)
 
-    def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
+    def _find(self, name: str, id: object, arguments: str) -> tuple[Run | None, str]:
         """The run of the turn that this call is, the first that was not taken yet."""
         same = self._left_of(name, arguments)
         found = next((run for run in same if run.id == id), same[0] if same else None)
