@@ -13,7 +13,7 @@ from connectagent.output.masking import current
 from connectagent.output.text import describe
 from connectagent.records import yaml_lines
 from connectagent.records.blobs import LARGEST, is_long, is_place_holder, place_holder, store_blob
-from connectagent.records.paths import data_folder, is_keyed, refuse_link, warn
+from connectagent.records.paths import SessionOwner, data_folder, is_keyed, refuse_link, warn
 from connectagent.session.journal import TURN_ENDED, WITHHELD
 from connectagent.settings import enabled
 
@@ -43,7 +43,7 @@ class Encoder:
         record: the session's file, if it exists already.
     """
 
-    def __init__(self, agent: Any, record: Path | None = None) -> None:
+    def __init__(self, agent: SessionOwner, record: Path | None = None) -> None:
         self._agent = agent
         self.record = record
         self._folder: Path | None = None
