@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import click
 
@@ -135,7 +135,16 @@ def _lines(file: TextIO, path: str) -> Iterator[tuple[int, Any]]:
             raise usage_error(f"{path}:{number} is not JSON: {error}; {_A_LINE}") from None
 
 
-def _rows(reader: Any, path: str) -> Iterator[tuple[int, dict[str, str]]]:
+class Reader(Protocol):
+    """A reader of `csv`."""
+
+    @property
+    def line_num(self) -> int: ...
+    def __iter__(self) -> Iterator[list[str]]: ...
+    def __next__(self) -> list[str]: ...
+
+
+def _rows(reader: Reader, path: str) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a table, each with the number of its last line."""
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:

@@ -168,9 +168,11 @@ class SystemPrompt:
         self.text = text
 
 
-def prompt_changes(recorded: Any) -> list[dict[str, Any]]:
+def prompt_changes(recorded: object) -> list[dict[str, Any]]:
     """The changes of a system prompt that a record has; [] where they are not such."""
-    fits = isinstance(recorded, list) and all(
+    if not isinstance(recorded, list):
+        return []
+    fits = all(
         isinstance(one, dict) and isinstance(one.get("by"), dict) and isinstance(one.get("before"), str)
         for one in recorded
     )

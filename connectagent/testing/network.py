@@ -51,7 +51,7 @@ class no_network:
             if not _active:
                 _uninstall()
 
-    def check(self, host: Any, port: object) -> None:
+    def check(self, host: str | bytes | None, port: object) -> None:
         """Let a connection pass, or refuse it.
 
         Raises:
@@ -70,7 +70,7 @@ class no_network:
     def _allows(self, name: str, place: str) -> bool:
         return name.lower() in self.allow or place.lower() in self.allow
 
-    def resolved(self, host: Any, port: object, found: Iterable[Any]) -> None:
+    def resolved(self, host: str | bytes | None, port: object, found: Iterable[Any]) -> None:
         """Allow the addresses of a name that is allowed."""
         if not isinstance(host, str) or _is_here(host):
             return
@@ -110,7 +110,7 @@ def _guarded_connect(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guarded_getaddrinfo(original: Callable[..., Any]) -> Callable[..., Any]:
-    def getaddrinfo(host: Any, port: object, *args: Any, **kwargs: Any) -> Any:
+    def getaddrinfo(host: str | bytes | None, port: object, *args: Any, **kwargs: Any) -> Any:
         guard = _innermost()
         if guard is None:
             return original(host, port, *args, **kwargs)

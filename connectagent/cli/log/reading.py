@@ -175,10 +175,11 @@ def local_time(when: object, pattern: str = "%Y-%m-%d %H:%M") -> str:
     return when.astimezone().strftime(pattern) if isinstance(when, datetime.datetime) else "?"
 
 
-def number_of(value: Any) -> float | None:
+def number_of(value: object) -> float | None:
     """A finite number from a record; None for anything else."""
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if real and abs(value) < 1e300 else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if abs(value) < 1e300 else None
 
 
 record_argument = click.argument("record", required=False, metavar="[RECORD]")

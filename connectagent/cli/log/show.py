@@ -148,7 +148,7 @@ def _iteration(iteration: object, entries: list[Any], full: bool, inside: Inside
         yield Node(((f"iteration {iteration}", "dim"),), nodes)
 
 
-def _entry(entry: Any, full: bool, inside: Inside) -> Node:
+def _entry(entry: dict[str, Any], full: bool, inside: Inside) -> Node:
     first, *more = _rows(entry, inside.is_running)
     below = chain((Node(_row(row, full)) for row in more), _details(entry, full))
     if kind_of(entry) == "agent_turn":
@@ -164,7 +164,7 @@ def _of_agent(asked: dict[str, Any], full: bool, inside: Inside) -> Iterator[Nod
     return _entries(with_retries(inside.of(asked)), full, inside, str(asked.get("id")))
 
 
-def _details(entry: Any, full: bool) -> Iterator[Node]:
+def _details(entry: dict[str, Any], full: bool) -> Iterator[Node]:
     """Who wrote an entry, and with `full` its keys."""
     if not isinstance(entry, dict):
         return
@@ -182,7 +182,7 @@ def _lines(value: object) -> str:
     return text if isinstance(value, str) or len(text) > _LONG_VALUE else data_text(value, 2)
 
 
-def _rows(entry: Any, is_running: bool) -> list[Row]:
+def _rows(entry: dict[str, Any], is_running: bool) -> list[Row]:
     kind, glyphs = kind_of(entry), terminal().glyphs
     if kind == "began":
         call = call_text(entry["tool_name"], entry.get("arguments")) if "tool_name" in entry else "the model call"

@@ -163,7 +163,7 @@ _DIFFERENCES: dict[str, Callable[[Sent, Sent], Difference | None]] = {
 }
 
 
-def _owner(by: Any) -> tuple[str, str]:
+def _owner(by: By | None) -> tuple[str, str]:
     by = by or {}
     return str(by.get("plugin")), str(by.get("handler"))
 

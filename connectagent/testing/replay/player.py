@@ -14,7 +14,7 @@ from connectagent import frame
 from connectagent.agents.agent import Agent
 from connectagent.agents.agent_tool import AskAgent, TransferTool
 from connectagent.agents.runtime import Runtime
-from connectagent.data import ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
+from connectagent.data import LLM, ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError, ToolArgumentsError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
@@ -54,7 +54,9 @@ class RecordedLLM(WordByWord):
         self.model = model
         self.context_window = window
 
-    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
+    def complete(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, output: type[Any] | None = None
+    ) -> LLMResponse:
         """The next answer.
 
         Raises:
@@ -76,13 +78,13 @@ class ConfigurableRecordedLLM(RecordedLLM):
         return ConfigurableRecordedLLM(self.player, self.model, self.context_window, options)
 
     def complete(
-        self, messages: list[Message], tools: object = None, *, output: type[Any] | None = None
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, output: type[Any] | None = None
     ) -> LLMResponse:
         self.player.options = self.options
         return super().complete(messages, tools, output=output)
 
 
-def stand_in(player: Player, llm: Any) -> RecordedLLM:
+def stand_in(player: Player, llm: LLM) -> RecordedLLM:
     """The LLM that answers from the record in the place of an agent's own."""
     window = getattr(llm, "context_window", None)
     if isinstance(llm, ConfigurableLLM):
@@ -99,7 +101,9 @@ class RecordedTools(ToolRegistry):
         agent_tool: makes the tool that calls an agent.
     """
 
-    def __init__(self, tools: ToolRegistry, stand_in: Callable[[Tool], Tool], agent_tool: Any) -> None:
+    def __init__(
+        self, tools: ToolRegistry, stand_in: Callable[[Tool], Tool], agent_tool: Callable[[Any], Tool] | None
+    ) -> None:
         self._stand_in = stand_in
         self.gone: dict[str, Tool] = {}  # those that ran then and that the agent does not offer any more
         super().__init__(tools, agent_tool=agent_tool, resources=tools._resources)
@@ -261,7 +265,7 @@ class Player:
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
         return model_answer(asks.pop(found))
 
-    def _note(self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: Any) -> None:
+    def _note(self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: type[Any] | None) -> None:
         session: Any = self.agent.conversation.session
         trace = session["trace"]
         since = len(trace)
@@ -273,7 +277,8 @@ class Player:
         moment = self._moment_now()
         self.requests.add(own, moment, tools)
         sent = Sent(session["turn"], session["iteration"], model, moment, names, changes, own=own)
-        sent.output = output and {"name": output.__name__, "schema": output.model_json_schema()}
+        if output is not None:
+            sent.output = {"name": output.__name__, "schema": output.model_json_schema()}
         if not self.is_made:
             sent.schemas, sent.options = tools, None if self.options is None else shown_options(self.options)
         self.sent.append(sent)

@@ -151,7 +151,7 @@ class Replaying(Playing):
         self.out.take(calls)
         self.out.hook_errors += new_errors(then.entries, now)
 
-    def _end_inside(self, turn: RecordedTurn, player: Any, ran_out: bool) -> None:
+    def _end_inside(self, turn: RecordedTurn, player: InnerPlayer, ran_out: bool) -> None:
         """Keep the differences in the turns of an agent inside."""
         name, lacking = player.agent.name, []
         for then, entries, left in player.take_played():
