@@ -193,10 +193,10 @@ class Paused(ConnectAgentError):
     """
 
     def __init__(
-        self, waiting: list[Wait], record: Path | None = None, call: ToolCall | dict[str, Any] | None = None
+        self, waiting: list[Any], record: Path | None = None, call: ToolCall | dict[str, Any] | None = None
     ) -> None:
         where = f"its record is {short_path(record)}" if record else _NOT_RECORDED
-        self.waiting: list[Any] = waiting  # for programs, which know whether a call waits or a round
+        self.waiting = waiting
         self.reason = waiting[0].reason
         ids = f" ({len(waiting)} wait: {', '.join(wait.id for wait in waiting)})" if len(waiting) > 1 else ""
         super().__init__(f"paused: {self.reason or 'no reason was given'}{ids}; {where}")
