@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_thread_storms import CHANGES, SPOILING, Change, _append, _delete, _edit, _swap
+from message_changes import CHANGES, SPOILING, Change, append, delete, edit, swap
 from told import assert_told
 
 from connectagent import (
@@ -220,16 +220,16 @@ def test_the_record_tells_what_was_sent_at_whatever_moment_threads_change_it(con
 @pytest.mark.parametrize(
     ("conversation", "change", "first", "times"),
     [
-        ("plain", _edit, 1, 1),  # behind the user's message, before its entry
-        ("plain", _append, 0, 6),  # in the mending of messages that goes on
-        ("a system prompt that is filled", _append, 28, 1),
-        ("retried", _swap, 16, 1),  # behind the result of another attempt, before its entry
-        ("recovered", _delete, 10, 1),
-        ("failed behind its tools", _append, 12, 1),
-        ("failed before a tool", _delete, 6, 6),  # behind the result of a call that was not run
-        ("interrupted", _append, 12, 1),
-        ("interrupted together", _append, 16, 1),
-        ("waiting together", _append, 8, 6),
+        ("plain", edit, 1, 1),  # behind the user's message, before its entry
+        ("plain", append, 0, 6),  # in the mending of messages that goes on
+        ("a system prompt that is filled", append, 28, 1),
+        ("retried", swap, 16, 1),  # behind the result of another attempt, before its entry
+        ("recovered", delete, 10, 1),
+        ("failed behind its tools", append, 12, 1),
+        ("failed before a tool", delete, 6, 6),  # behind the result of a call that was not run
+        ("interrupted", append, 12, 1),
+        ("interrupted together", append, 16, 1),
+        ("waiting together", append, 8, 6),
     ],
 )
 def test_so_it_does_where_it_did_not(conversation: str, change: Change, first: int, times: int) -> None:
