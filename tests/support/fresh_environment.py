@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+BEHIND = Path(sysconfig.get_paths()["purelib"])
 # A build takes the setuptools that is installed here, if it is new enough, and asks no registry for one.
 OFFLINE = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1"} if int(version("setuptools").split(".")[0]) >= 77 else {}
 
@@ -53,7 +54,9 @@ class Environment:
 
     def __init__(self, folder: Path, *, checkout: bool = True, pip: bool = True) -> None:
         self.folder = folder
-        made = [sys.executable, "-m", "venv", folder / "venv", *([] if pip else ["--without-pip"])]
+        # pip is that of this environment, if it has one: to bring another costs five seconds.
+        brings = pip and not BEHIND.joinpath("pip").is_dir()
+        made = [sys.executable, "-m", "venv", folder / "venv", *([] if brings else ["--without-pip"])]
         subprocess.run(made, check=True)
         self.bin = folder / "venv" / "bin"
         self.python = self.bin / "python"
@@ -61,7 +64,11 @@ class Environment:
         for path in self.site.glob("*") if OFFLINE else ():  # Python 3.11 brings an old setuptools that comes first
             if path.name.startswith(("setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        behind = Path(sysconfig.get_paths()["purelib"])
+        if pip and not brings:
+            command = self.bin / "pip"
+            command.write_text(f"#!{self.python}\nfrom pip._internal.cli.main import main\n\nraise SystemExit(main())\n")
+            command.chmod(0o755)
+        behind = BEHIND
         if not (pip and checkout):
             behind = _without(behind, folder / "behind", *(["pip"] if not pip else []), "connectagent", "__editable__")
         (self.site / "host.pth").write_text("\n".join([*([str(ROOT)] if checkout else []), str(behind), ""]))
