@@ -357,9 +357,9 @@ def test_what_waits_is_decided_once_where_workers_die_with_their_disk(database: 
     assert max(notes.values()) == 1 and NOTES * KILLS - len(notes) <= 2 * KILLS
 
 
-@pytest.fixture
-def postgres(tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """A server of its own, in a temporary folder, on a socket."""
+@pytest.fixture(scope="module")
+def server_of_postgres() -> Iterator[Path]:
+    """The folder of a server's socket; it has no port."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     initdb = str(found[-1]) if found else shutil.which("initdb")
     if initdb is None or not shutil.which("runuser") or os.geteuid() != 0:
@@ -371,15 +371,30 @@ def postgres(tmp_path: Path) -> Iterator[Callable[[], str]]:
         line = ["runuser", "-u", "postgres", "--", *map(str, command)]
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL, cwd=place)
 
-    run(initdb, "-D", place / "data", "-A", "trust")
+    run(initdb, "-D", place / "data", "-A", "trust", "--no-sync")
     pg_ctl = Path(initdb).with_name("pg_ctl")
     options = f"-k {place} -c listen_addresses= -c fsync=off"
     run(pg_ctl, "-D", place / "data", "-o", options, "-l", place / "log", "-w", "start")
     try:
-        yield lambda: f"postgresql://postgres@/postgres?host={place}"
+        yield place
     finally:
         run(pg_ctl, "-D", place / "data", "-m", "immediate", "stop")
         shutil.rmtree(place)
+
+
+@pytest.fixture
+def postgres(server_of_postgres: Path, request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Makes a database on the server."""
+
+    def database() -> str:
+        name = request.node.originalname
+        engine = sa.create_engine(f"postgresql+psycopg://postgres@/postgres?host={server_of_postgres}")
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(sa.text(f"CREATE DATABASE {name[:60]}"))
+        engine.dispose()
+        return f"postgresql://postgres@/{name[:60]}?host={server_of_postgres}"
+
+    return database
 
 
 def test_so_it_is_with_postgresql(postgres: Callable[[], str], folder: Path) -> None:
