@@ -132,11 +132,15 @@ def worker() -> Agent:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in memory where the machine has that: the faults are made here, and a real disk only takes time."""
     ran.clear()
-    monkeypatch.chdir(tmp_path)
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
     monkeypatch.setenv("CONNECTAGENT_FSYNC", "1")
-    return tmp_path
+    with tempfile.TemporaryDirectory(dir=memory) as made:
+        monkeypatch.chdir(made)
+        yield Path(made)
+        os.chdir(tmp_path)
 
 
 PROMPTS = ("one", "two", "three")
