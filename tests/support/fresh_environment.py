@@ -66,7 +66,7 @@ class Environment:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         if pip and not brings:
             command = self.bin / "pip"
-            command.write_text(f"#!{self.python}\nfrom pip._internal.cli.main import main\n\nraise SystemExit(main())\n")
+            command.write_text(f"#!{self.python}\nfrom pip._internal.cli.main import main\nraise SystemExit(main())\n")
             command.chmod(0o755)
         behind = BEHIND
         if not (pip and checkout):
