@@ -250,8 +250,12 @@ class ToolOutcome:
 
     def _may_retry(self) -> bool:
         """Whether the call may run again; not while the last attempt may still take effect, unless it is idempotent."""
-        again = not self.entry.get("left_behind") or self.turn.agent.tools.get(self.call.name).idempotent
-        return again and self.turn.ended is None
+        if self.turn.ended is not None:
+            return False
+        if not self.entry.get("left_behind"):
+            return True
+        tool = self.turn.agent.tools.get(self.call.name)
+        return tool is None or tool.idempotent  # one that is gone is not found, so that nothing runs twice
 
     def _again(self, number: int, after_s: float, by: By) -> None:
         turn, id = self.turn, f"{self.id}/tool{number}"
