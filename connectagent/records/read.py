@@ -12,6 +12,7 @@ from typing import Any
 from connectagent.errors import ConfigError, ConnectAgentError
 from connectagent.records.around import settle_around
 from connectagent.records.file import BETWEEN_TURNS, open_to_read, refuse_newer
+from connectagent.records.format_1 import convert
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.records.messages import KEY, TurnMessages
 from connectagent.session.journal import CLOSED, HOOKS_ENDED, LINES
@@ -95,6 +96,7 @@ def _tell_apart(data: dict[str, Any]) -> None:
         if len(turn["lines"]) < len(turn["trace"]):
             turn["unreadable"] = len(turn["trace"]) - len(turn["lines"])
         turn["lines"] = list(with_ends(turn["lines"]))
+    convert(data)
     settle_around(data["turns"])
     for turn in data["turns"]:
         turn["trace"] = shown_lines(turn["lines"], data.get("agent"))

@@ -66,7 +66,7 @@ def is_inside(id: str, outer: str) -> bool:
     return id == outer or id.startswith(f"{outer}/")
 
 
-def _frame_of(hook: str, turn: str) -> str:
+def frame_of(hook: str, turn: str) -> str:
     """Whose code reached a hook of a turn: that of the operation that asked for its call, or the loop's own."""
     asked = list(_ASKED.finditer(hook))
     frame = hook[: asked[-1].start()] if asked else turn
@@ -179,7 +179,7 @@ class Journal:
         """Void what an operation and open hooks in it changed, but for finished handlers, and its error's handling."""
         for known in (self.closed, self.bodies, self.left):
             known.pop(id, None)
-        inside = (one for one in self.began if is_inside(one, id) and one not in self.closed and _is_hook(one))
+        inside = (one for one in self.began if is_inside(one, id) and one not in self.closed and is_hook(one))
         begins = {id, *inside}
         for at, line in enumerate(self.lines[:number]):
             if (place := str(line.get("at"))) in begins:
@@ -231,7 +231,7 @@ class Journal:
         if hook in self.began:
             return False
         open_ones, resumed = self._opened.get(turn, ()), f"{turn}/resumed"  # `on_session` runs before the turn goes on
-        frame = _frame_of(hook, turn)
+        frame = frame_of(hook, turn)
         for number in range(len(self.lines) - 1, self.seen.get(turn, -1), -1):
             line = self.lines[number]
             place = place_of(line)
@@ -420,7 +420,7 @@ class Asked:
         return id in self._past.closed and not self._past.is_open(id)
 
 
-def _is_hook(id: str) -> bool:
+def is_hook(id: str) -> bool:
     return id.rpartition("/")[2].startswith(("before_", "after_", "on_", "hook:"))
 
 
