@@ -194,13 +194,14 @@ class RecordLog(MemoryLog):
             if self._file is not None and self._turn is not None:
                 ends = partial(self._turn.summary, turn, self.lines(), encoder=self._encoder)
                 told = ends(totals=self._totals, result=result, error=error)  # after Ctrl-C here the turn still ends
-                if error is not None:
-                    told = self._last_ends() + told
+            last = self._last_ends()
+            if error is not None:
+                told = last + told
             self._turn = None
             super().end(turn, result, error)
             try:
                 if ends is not None:
-                    self._write_end(turn, told, partial(ends, totals=before))
+                    self._write_end(turn, told, last, partial(ends, totals=before))
             finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
                 if self._file is not None:
                     self._file.close()
@@ -208,11 +209,12 @@ class RecordLog(MemoryLog):
                 raise was_lost
 
     def _last_ends(self) -> str:
-        """The lines of the hooks that have ended, as their turn stops: no line of the turn comes after them."""
+        """Lines for the hooks that ended last, for a turn that stops: no line of the turn comes after them."""
         lines = [{"type": CLOSED, "id": id} for id in self._ends]
+        self._ends = []
         return "".join(f"  - {self._encoder.entry(line)}\n" for line in lines)
 
-    def _write_end(self, turn: LoggedTurn, told: str, ends: partial[str]) -> None:
+    def _write_end(self, turn: LoggedTurn, told: str, last: str, ends: partial[str]) -> None:
         """Write the lines that end a turn. If they cannot be written, what waits says that the turn has stopped.
 
         So the same call goes on with the turn, and another prompt begins the next one.
@@ -220,6 +222,7 @@ class RecordLog(MemoryLog):
         Args:
             turn: the turn.
             told: the lines.
+            last: those of the hooks that ended last.
             ends: makes the lines for another result and error, with the sums from before the turn.
         """
         was_lost = self._lost is not None
@@ -229,7 +232,7 @@ class RecordLog(MemoryLog):
             self._messages = len(turn.conversation.snapshot.originals)
         except OSError as failed:
             if self._file is not None and self.has_waiting and not was_lost:
-                stopped = self._last_ends() + ends(result=None, error=failed)
+                stopped = last + ends(result=None, error=failed)
                 self._totals = ends.keywords["totals"]
                 self._file.replace_waiting(waited, stopped.encode("utf-8", "replace"))
             raise
@@ -244,7 +247,7 @@ class RecordLog(MemoryLog):
             super().append(line)
             if self._failed:
                 return
-            if may_wait and self._turn is not None:
+            if may_wait:
                 self._ends.append(line["id"])
                 return
             if self._withheld:
