@@ -184,11 +184,12 @@ class Boundary:
             before = {} if EDITABLE.isdisjoint(arguments) else peek(arguments)
         here = frame.current()
         with _NOWHERE if here is None else here.of_handler(handler.by, handler.account) as own:
-            self.running.append(None if handler.builtin else handler.by)
-            self.frames.append(own)
+            depth = len(self.running)
             started, since = time.perf_counter(), self.blames
             edited = False  # whether it edited a call that its hook is about
-            try:
+            try:  # also for these lines, as Ctrl-C may come between them
+                self.frames.append(own)
+                self.running.append(None if handler.builtin else handler.by)
                 value = step(*given)
                 if check and value is not None:
                     check_value(handler, value)
@@ -206,11 +207,11 @@ class Boundary:
                     edited = self._take_changes(handler, arguments, before)
                 return value
             finally:
-                self._leave(handler, here, started, edited)
+                self._leave(handler, here, depth, started, edited)
 
-    def _leave(self, handler: Handler, here: frame.Frame | None, started: float, edited: bool) -> None:
-        self.running.pop()
-        self.frames.pop()
+    def _leave(self, handler: Handler, here: frame.Frame | None, depth: int, started: float, edited: bool) -> None:
+        del self.running[depth:]
+        del self.frames[depth:]
         if here is not None and (run := here.turn.runs.get(here.place)) is not None:
             run.ran(handler.by, handler.builtin, edited and not handler.shadowed)
         seconds = time.perf_counter() - started
@@ -234,10 +235,11 @@ class Boundary:
             self.ready(snapshot)
         if tool.timeout_s is not None and (here := frame.current()) is not None:
             return run_alone(here.turn, by, tool, arguments, copy_context())
-        self.running.append(by)
-        self.frames.append(frame.current())
+        depth = len(self.running)
         interrupted = True
-        try:
+        try:  # also for these lines, as Ctrl-C may come between them
+            self.frames.append(frame.current())
+            self.running.append(by)
             value = tool.run(arguments) if (caller := CALLER.get()) is None else caller.run_tool(tool, arguments)
             interrupted = False
             return value
@@ -245,8 +247,8 @@ class Boundary:
             interrupted = False
             raise
         finally:
-            self.running.pop()
-            self.frames.pop()
+            del self.running[depth:]
+            del self.frames[depth:]
             self.alive = threads()  # before the changes are taken, as above
             if snapshot is not None:
                 if self.replaced:
