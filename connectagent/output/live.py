@@ -27,7 +27,7 @@ SPINNER = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "-\\|/"}  # by whether
 MOST_LINES = 8
 
 
-class Job:
+class LiveCall:
     """One call that runs.
 
     Args:
@@ -52,7 +52,7 @@ class Live:
     """
 
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[LiveCall] = []
         self.ticking: list[Callable[[], None]] = []  # what else is called with each tick, under the terminal's lock
         self._turns = 0
         self._terminal = Terminal()
@@ -219,7 +219,7 @@ def running(row: Callable[[str, float], Row]) -> Iterator[None]:
     Args:
         row: the line for it, from the symbol before it and the seconds that it has run for.
     """
-    job = Job(row)
+    job = LiveCall(row)
     live.jobs.append(job)
     try:
         yield

@@ -27,7 +27,7 @@ Price = Callable[[TraceEntry, TokenUsage], float | None]
 
 
 @dataclass(slots=True)
-class Item:
+class BillItem:
     """One line of a bill.
 
     Args:
@@ -125,7 +125,7 @@ class Bill:
     """
 
     spent: Spent
-    items: dict[tuple[str, str, str, str], Item] = field(default_factory=dict)
+    items: dict[tuple[str, str, str, str], BillItem] = field(default_factory=dict)
     breaks: list[Break] = field(default_factory=list)
     calls: list[Billed] = field(default_factory=list)
     unpriced: int = 0
@@ -136,7 +136,7 @@ class Bill:
         """Add what calls took of a part."""
         key = (agent, part.who, part.kind, part.name)
         if (item := self.items.get(key)) is None:
-            item = self.items[key] = Item(*key)
+            item = self.items[key] = BillItem(*key)
         item.add(share, part.size * share.calls)
 
 

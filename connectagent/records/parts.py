@@ -8,7 +8,7 @@ from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
 from connectagent.data import Message, TraceEntry
-from connectagent.records.requests import Request, Sending, Sent
+from connectagent.records.requests import RecordedRequest, Sending, Sent
 from connectagent.session.history import Line
 from connectagent.session.instruction import instruction
 from connectagent.session.journal import is_aside
@@ -116,7 +116,7 @@ def _around(
     return [*schemas(tools, makers), *before], behind
 
 
-def parts_of_request(request: Request) -> list[Part]:
+def parts_of_request(request: RecordedRequest) -> list[Part]:
     """The parts of one request alone."""
     messages: list[Sent] = [(one.message, one.by, one.line, one.changes) for one in request.messages]
     return Divided().parts(request.entry, messages, request.tools, request.output, request.tool_makers)

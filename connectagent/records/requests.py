@@ -46,7 +46,7 @@ class SentMessage:
 
 
 @dataclass(slots=True)
-class Request:
+class RecordedRequest:
     """What one model call was sent, in the form in which connectagent gives it to a model's adapter.
 
     Args:
@@ -265,7 +265,7 @@ class Compared:
         conversation: as it is now; it was marked at the request before.
 
     Attributes:
-        pieces: the messages, as `Request` has them.
+        pieces: the messages, as `RecordedRequest` has them.
         gone: those of the request before that were not sent again.
     """
 

@@ -12,7 +12,7 @@ from connectagent.data import ToolCall, TraceEntry
 from connectagent.records.blobs import restored
 from connectagent.records.history import history_begun, inside_begun, parts_of, settle, void_entries
 from connectagent.records.read import own_entries
-from connectagent.records.requests import Compared, Request, Sending, Unrolled, alone, pieces_of
+from connectagent.records.requests import Compared, RecordedRequest, Sending, Unrolled, alone, pieces_of
 from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
 from connectagent.session.journal import LINES, is_aside
@@ -111,7 +111,7 @@ class WatchedAgent:
     entries: list[TraceEntry] = field(default_factory=list)
     marks: dict[int, int] = field(default_factory=dict)  # by the number of an `llm_call`: when it was sent
 
-    def requests(self, only: int | None = None) -> Iterator[Request]:
+    def requests(self, only: int | None = None) -> Iterator[RecordedRequest]:
         """The requests, in order.
 
         Args:
@@ -188,7 +188,7 @@ def watched_agents(record: dict[str, Any], blobs: Path | None = None) -> list[Wa
     return list(agents.values())
 
 
-def request_of(record: dict[str, Any], number: int, blobs: Path | None = None) -> Request | None:
+def request_of(record: dict[str, Any], number: int, blobs: Path | None = None) -> RecordedRequest | None:
     """What a model call was sent; None where the record does not tell.
 
     Args:
@@ -239,10 +239,10 @@ def _tool_makers(edits: list[TraceEntry]) -> dict[str, By]:
     return makers
 
 
-def _request(sending: Sending, before: Sending | None) -> Request:
+def _request(sending: Sending, before: Sending | None) -> RecordedRequest:
     entry, known, conversation = sending.entry, sending.known, sending.conversation
     found = Compared(sending.pieces, before.pieces if before is not None else [], conversation)
     model = entry.get("model") if known.model is None else known.model
     then = before.entry if before is not None else None
     given = dict(known.options or {}), then, model, known.output, sending.makers
-    return Request(entry, found.pieces, conversation.moment, found.gone, known.schemas(), *given)
+    return RecordedRequest(entry, found.pieces, conversation.moment, found.gone, known.schemas(), *given)

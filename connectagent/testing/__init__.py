@@ -24,7 +24,8 @@ from connectagent.testing.recorded_sessions import Recorded, Replayed, recording
 from connectagent.testing.recorder import HookCall, HookRecorder
 from connectagent.testing.rules import conversation_problems
 from connectagent.testing.script import Request, ScriptedLLM, ScriptEnded, call
-from connectagent.testing.turn import Turn, crash_at, run_agent
+from connectagent.testing.turn import FinishedTurn as Turn
+from connectagent.testing.turn import crash_at, run_agent
 
 try:
     import pytest

@@ -11,7 +11,7 @@ from connectagent import hooks
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING, PARAMETERS
 from connectagent.session.snapshot import clone
-from connectagent.testing.copies import Kept
+from connectagent.testing.copies import KeptCopies
 
 
 class HookCall(NamedTuple):
@@ -38,7 +38,7 @@ class HookRecorder:
     """
 
     calls: list[HookCall] = field(default_factory=list)
-    _kept: Kept = field(default_factory=Kept, repr=False, compare=False)
+    _kept: KeptCopies = field(default_factory=KeptCopies, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:

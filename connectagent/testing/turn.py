@@ -19,7 +19,7 @@ from connectagent.testing.script import ScriptedLLM, ScriptEnded
 
 
 @dataclass
-class Turn:
+class FinishedTurn:
     """What became of one `agent.input()`.
 
     Attributes:
@@ -49,7 +49,7 @@ class Turn:
 
 def run_agent(
     *responses: Any, prompt: Prompt = "Go.", tools: object = None, plugins: object = None, **agent_options: Any
-) -> Turn:
+) -> FinishedTurn:
     """Run one turn of an agent whose model follows a script; nothing is shown and no file is written.
 
     Args:
@@ -69,7 +69,7 @@ def run_agent(
     llm = options.setdefault("llm", None) or ScriptedLLM(*responses)
     recorder = HookRecorder()
     agent = Agent(**{**options, "llm": llm}, tools=tools, plugins=[recorder, plugins])
-    turn = Turn(None, None, agent, llm, recorder)
+    turn = FinishedTurn(None, None, agent, llm, recorder)
     try:
         turn.result = agent.input(prompt)
     except ScriptEnded:

@@ -129,7 +129,7 @@ class SignatureCheck:
                 values = None
         if values is None:
             strict = self._known(arguments)
-            settled = self._settled(name, arguments) if strict is None else Settled(arguments, strict)
+            settled = self._settled(name, arguments) if strict is None else SettledArguments(arguments, strict)
             values = self._read(name, settled)
         for key, make in self._fill.items():
             if key not in values:
@@ -154,7 +154,7 @@ class SignatureCheck:
                 strict.add(key)
         return strict if arguments.keys() >= self._required else None
 
-    def _settled(self, name: str, arguments: dict[str, Any]) -> Settled:
+    def _settled(self, name: str, arguments: dict[str, Any]) -> SettledArguments:
         """The canonical form of arguments that are not known to have it, and how it is read.
 
         Raises:
@@ -177,7 +177,7 @@ class SignatureCheck:
         if problems:
             raise misfit(name, self.schema, problems)
         is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
-        return Settled(arguments if is_same else form, strict)
+        return SettledArguments(arguments if is_same else form, strict)
 
     def _parameter(self, key: str) -> Parameter:
         """The parameter that a key of the arguments means.
@@ -192,7 +192,7 @@ class SignatureCheck:
             raise KeyError(key)
         return found
 
-    def _read(self, name: str, settled: Settled) -> dict[str, Any]:
+    def _read(self, name: str, settled: SettledArguments) -> dict[str, Any]:
         try:
             if not settled.strict:
                 return self._values(settled.form)
@@ -226,7 +226,7 @@ class SignatureCheck:
         return {**values, **self._more.validate({"kwargs": extra})["kwargs"]}
 
 
-class Settled(NamedTuple):
+class SettledArguments(NamedTuple):
     """The canonical form of arguments, and which of them are read strictly."""
 
     form: dict[str, Any]

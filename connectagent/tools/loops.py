@@ -106,7 +106,7 @@ def warn_blocked(what: str) -> None:
         warnings.warn(BLOCKED.format(what=what, other=other), RuntimeWarning, stacklevel=level)
 
 
-class Running:
+class RunningCoroutine:
     """A coroutine on a loop, for the thread that waits for it.
 
     It runs in a copy of this context. What it raises is kept: a `KeyboardInterrupt` would end the loop.
@@ -195,7 +195,7 @@ def run_to_end(
         BaseException: what it raised, or Ctrl-C, which cancels it.
     """
     with blocking():
-        running = Running(awaitable, _background.choose(), jobs)
+        running = RunningCoroutine(awaitable, _background.choose(), jobs)
         if (stops := STOPS.get()) is not None:
             stops.add(running.stop, own)
         try:
@@ -209,7 +209,7 @@ def run_to_end(
         return running.result()
 
 
-def _stop(running: Running) -> None:
+def _stop(running: RunningCoroutine) -> None:
     running.stop()
     deadline = time.monotonic() + GRACE_S
     while not running.over and (left_s := deadline - time.monotonic()) > 0:

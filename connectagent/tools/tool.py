@@ -28,7 +28,7 @@ from connectagent.tools.signature import (
 _DESCRIPTION_LENGTH = 1_024  # OpenAI refuses more
 
 
-class Resources(Protocol):
+class ResourceGiver(Protocol):
     """The resources of an agent."""
 
     def give(self, names: Iterable[str], taker: str) -> dict[str, Any]: ...
@@ -38,7 +38,7 @@ class ResourceUser(Protocol):
     """The agent that runs a tool, as far as the tool needs it."""
 
     @property
-    def resources(self) -> Resources: ...
+    def resources(self) -> ResourceGiver: ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -26,7 +26,7 @@ _COMMANDS = {
 }
 
 
-class _Group(Group):
+class _LogGroup(Group):
     """Loads each command from its module when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -39,7 +39,7 @@ class _Group(Group):
         return command
 
 
-@click.group(cls=_Group, short_help="List, show, follow, compare and search the records of sessions.")
+@click.group(cls=_LogGroup, short_help="List, show, follow, compare and search the records of sessions.")
 def log() -> None:
     """List, show, follow, compare and search the records of sessions.
 

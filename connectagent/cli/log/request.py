@@ -16,7 +16,7 @@ from connectagent.output.text import actor, visible
 from connectagent.records.blobs import blob_folder
 from connectagent.records.find import find_record
 from connectagent.records.read import read_lazily, refuse_odd
-from connectagent.records.requests import CHANGED, NEW, Request, SentMessage
+from connectagent.records.requests import CHANGED, NEW, RecordedRequest, SentMessage
 from connectagent.records.watched import request_of
 from connectagent.session.messages import text_of
 
@@ -54,7 +54,7 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
         terminal().show(_rows(request, place, full))
 
 
-def _rows(request: Request, place: str, full: bool) -> Iterator[Row]:
+def _rows(request: RecordedRequest, place: str, full: bool) -> Iterator[Row]:
     dot = terminal().glyphs.dot
     messages = request.messages
     count = many(len(messages), "message")

@@ -22,7 +22,7 @@ _LONG = 20_000  # characters of a label that is not wrapped
 _PIECE = 200_000  # characters of a long label that are written at once
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A node of a tree.
 
     Args:
@@ -32,15 +32,15 @@ class Node(NamedTuple):
     """
 
     parts: tuple[tuple[str, str], ...]
-    children: Iterable[Node] = ()
+    children: Iterable[TreeNode] = ()
     is_whole: bool = False
 
 
-def show_tree(root: Node, screen: Terminal) -> None:
+def show_tree(root: TreeNode, screen: Terminal) -> None:
     """Print a tree; lines of a label stay lines, other control characters are shown as escapes."""
     fork, last, down = ("+-- ", "`-- ", "|   ") if screen.glyphs is ASCII else ("├── ", "└── ", "│   ")
 
-    def below(children: Iterable[Node], before: str) -> Iterator[Any]:
+    def below(children: Iterable[TreeNode], before: str) -> Iterator[Any]:
         nodes = iter(children)
         node = next(nodes, None)
         while node is not None:
@@ -63,7 +63,7 @@ def _up_to_a_piece(lines: Iterator[Any]) -> Iterator[Any]:
         length += len(line) if isinstance(line, str) else 0
 
 
-def _laid(node: Node, first: str, ahead: str, screen: Terminal) -> Iterator[Any]:
+def _laid(node: TreeNode, first: str, ahead: str, screen: Terminal) -> Iterator[Any]:
     """A node as `Terminal.show` takes it: pieces of text where it is not wrapped, else something for Rich."""
     length = sum(len(text) for text, _ in node.parts)
     if length > _LONG:

@@ -281,9 +281,9 @@ class Recording:
         before = [one for one in waiting if not _is_inside_turn(one)]
         self.turns.append(RecordedTurn(number, before, entry, inside))
 
-    def _watched(self, sends: dict[int, int]) -> Watched:
-        history = self.history(Watched)
-        assert isinstance(history, Watched)
+    def _watched(self, sends: dict[int, int]) -> MarkedHistory:
+        history = self.history(MarkedHistory)
+        assert isinstance(history, MarkedHistory)
         history.marks = set(sends.values())
         kept: dict[int, list[TraceEntry]] = {}
         for number, entry in self._kept:
@@ -338,7 +338,7 @@ def sent_of(turn: RecordedTurn, moment: Moment[Any], behind: int, given: SentSoF
     return Sent(turn.number, iteration, model, moment, given.names, changes, *request)
 
 
-class Watched(History):
+class MarkedHistory(History):
     """A history that remembers the conversation as it was before certain entries."""
 
     def __init__(self, *beginning: Any) -> None:
