@@ -11,11 +11,12 @@ import click
 
 from connectagent.errors import PluginError, did_you_mean, nearest
 from connectagent.hooks.entry_points import (
-    GET,
     OFFICIAL,
+    PREFIX,
     Installed,
     find,
     guarded,
+    how_to_get,
     imported,
     installed,
     is_factory,
@@ -129,7 +130,8 @@ def _plugin_of(ctx: click.Context, name: str, own: Iterable[str]) -> Installed:
     found = max((one for one in names if name.startswith(f"--{one}-")), key=len, default=None)
     first = name[2:].partition("-")[0]
     if found is None and first in OFFICIAL:
-        raise click.UsageError(f"no option {name!r}: the plugin {first} is not installed.\n{GET}{first}", ctx)
+        get = how_to_get(PREFIX + first)
+        raise click.UsageError(f"no option {name!r}: the plugin {first} is not installed.\n{get}", ctx)
     if found is None:
         near = nearest(first, names, 0.7)
         plugins = [f"--{near}-{name[2:].partition('-')[2]}"] if near else []

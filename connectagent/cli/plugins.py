@@ -14,10 +14,10 @@ from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_check import LIMIT_S, check
+from connectagent.cli.plugin_commands import OpenGroup
 from connectagent.cli.plugin_lock import lock
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
-from connectagent.cli.usage import Group
 from connectagent.errors import PluginError
 from connectagent.hooks.entry_points import Installed, normalized, unknown
 from connectagent.hooks.own import hooks_of
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from connectagent.hooks.entry_points import Installed
 
 
-@click.group(cls=Group, short_help="List, inspect, install, write and repair plugins.")
+class _Group(OpenGroup):
+    path = "plugins "
+
+
+@click.group(cls=_Group, short_help="List, inspect, install, write and repair plugins.")
 def plugins() -> None:
     """List, inspect, install, write and repair plugins."""
 

@@ -22,8 +22,8 @@ def declared(groups: Collection[str]) -> list[Declared]:
     """The entry points of all distributions on `sys.path` in these groups.
 
     Args:
-        groups: the groups. Entry points that cannot be read are one broken entry of the first group, if their
-            text names it.
+        groups: the groups; one that ends with a dot stands for those below it. Entry points that cannot be read are one
+            broken entry of the first group, if their text names it.
     """
     found: list[Declared] = []
     seen: set[str] = set()
@@ -37,13 +37,18 @@ def declared(groups: Collection[str]) -> list[Declared]:
 
 def _declared_by(distribution: Distribution, groups: Collection[str]) -> list[Declared]:
     try:
-        entries = [entry for entry in distribution.entry_points if entry.group in groups]
+        entries = [entry for entry in distribution.entry_points if _is_of(entry.group, groups)]
     except Exception as error:
         return _unreadable(distribution, next(iter(groups)), error)
     if not entries:
         return []
     name, version, problem = _named(distribution)
     return [(entry, name, version, problem or _wrong_value(entry)) for entry in entries]
+
+
+def _is_of(group: str, groups: Collection[str]) -> bool:
+    """Whether a group of entry points is one of these, or below one that ends with a dot."""
+    return group in groups or group[: group.rfind(".") + 1] in groups
 
 
 def _unreadable(distribution: Distribution, group: str, error: Exception) -> list[Declared]:

@@ -62,7 +62,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class _Group:
+class _PartGroup:
     """Successive parts of a request, with what they took together since they are a group."""
 
     parts: list[Part]
@@ -83,7 +83,7 @@ class Tally:
     def __init__(self, take: Callable[[Part, Share], object]) -> None:
         self._take = take
         self._moment: Moment[Part] = Moment([])
-        self._groups: list[_Group] = []  # the oldest parts
+        self._groups: list[_PartGroup] = []  # the oldest parts
         self._alone: list[Part] = []  # those behind them
         self.files = 0
 
@@ -101,7 +101,7 @@ class Tally:
 
     def charge(self, usage: TokenUsage | None, rates: Rates) -> None:
         """Divide a call in proportion to bytes; the first tokens are those from the cache, then those written to it."""
-        parts: list[Part | _Group] = [*self._groups, *self._alone]
+        parts: list[Part | _PartGroup] = [*self._groups, *self._alone]
         if usage is None:
             for part in parts:
                 self._add(part, 0, 0, None)
@@ -116,8 +116,8 @@ class Tally:
         """Leave all parts out; each has taken what is its own then."""
         self.go_to(Moment([]))
 
-    def _add(self, part: Part | _Group, tokens: int, cached: int, cost: float | None) -> None:
-        if isinstance(part, _Group):
+    def _add(self, part: Part | _PartGroup, tokens: int, cached: int, cost: float | None) -> None:
+        if isinstance(part, _PartGroup):
             part.share.add(tokens, cached, cost)
         else:
             self._take(part, Share(tokens, cached, cost, 1))
@@ -126,7 +126,7 @@ class Tally:
         """Make a group of parts, with those before them that are no more."""
         while self._groups and len(self._groups[-1].parts) <= len(parts):
             parts = [*self._ungrouped(), *parts]
-        self._groups.append(_Group(parts, sum(part.size for part in parts), Share()))
+        self._groups.append(_PartGroup(parts, sum(part.size for part in parts), Share()))
 
     def _ungrouped(self) -> list[Part]:
         """The parts of the last group, which is no more: each has its share of what the group took."""

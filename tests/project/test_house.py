@@ -57,8 +57,8 @@ LATER = (
 # What the house may measure at most: `python tests/support/house_figures.py` prints what it does. Whoever lowers a
 # figure lowers its bound; a total may rise with a reason, a ratio never.
 BOUNDS = {
-    "lines of Python": 64_000,
-    "lines of Python without cli/": 53_500,
+    "lines of Python": 66_000,
+    "lines of Python without cli/": 55_000,
     "parameters of type Any, per cent": 7.4,
     "parameters of type Any named as a seam": 145,
     "names of an Agent": 110,
