@@ -191,7 +191,9 @@ def _ask(agent: Agent, tool_call: ToolCall) -> str | None:
     finally:
         terminal.end(rows, typed=answer.endswith("\n"))
     word = answer.strip().lower()
-    return "y" if word in ("y", "yes") else "a" if word in ("a", "always") else "n"
+    if word in ("y", "yes"):
+        return "y"
+    return "a" if word in ("a", "always") else "n"
 
 
 # -- asking a judge ------------------------------------------------------------------------------

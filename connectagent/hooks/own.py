@@ -70,7 +70,9 @@ class OwnHook:
         # A shadowed handler fired it: no other handler runs.
         if operation is not None:
             return operation()
-        return given[CONTRACTS[self.name].chained] if kind == "chain" else [] if kind == "collect" else None
+        if kind == "chain":
+            return given[CONTRACTS[self.name].chained]
+        return [] if kind == "collect" else None
 
     def _check(self, operation: object, kind: str, given: dict[str, Any]) -> None:
         known = PARAMETERS[self.name]

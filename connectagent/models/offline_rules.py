@@ -172,7 +172,9 @@ class _Filler:
 
     def number(self, kind: str) -> int | float | None:
         text = self.take("number")
-        return None if text is None else float(text) if kind == "number" and "." in text else int(float(text))
+        if text is None:
+            return None
+        return float(text) if kind == "number" and "." in text else int(float(text))
 
     def array(self, schema: dict[str, Any]) -> list[Any]:
         items = self.plain(schema.get("items"))

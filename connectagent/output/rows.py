@@ -96,15 +96,19 @@ def call_text(name: object, arguments: object) -> str:
     return f"{name}({', '.join(f'{visible(key, 40)}={_arguments.repr(value)}' for key, value in arguments.items())})"
 
 
+def _text(content: object) -> str:
+    return text_of(content) if isinstance(content, str | list) else str(content)
+
+
 def first_line(content: object) -> str:
     """The first line with something in it, of a result or a message."""
-    text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else str(content)
+    text = _text(content)
     return next((line.strip() for line in text[:2000].splitlines() if line.strip()), "")
 
 
 def more_lines(content: object, glyphs: Glyphs) -> str:
     """How many lines a result has after the first that has something in it; "" for none."""
-    text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else str(content)
+    text = _text(content)
     number = len(text.strip().splitlines()) - 1
     return f"{glyphs.more} {many(number, 'more line')}" if number > 0 else ""
 
@@ -118,7 +122,9 @@ def duration(ms: float) -> str:
     """`12ms`, `1.2s` or `2m05s`."""
     if ms < 1000:
         return f"{ms:.0f}ms"
-    return f"{ms / 1000:.1f}s" if ms < 60_000 else f"{ms // 60_000:.0f}m{ms // 1000 % 60:02.0f}s"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f}s"
+    return f"{ms // 60_000:.0f}m{ms // 1000 % 60:02.0f}s"
 
 
 def tokens(count: int) -> str:

@@ -194,7 +194,7 @@ def same_until(one: str, other: str) -> int:
 def message_text(message: Message) -> str:
     """A message as the text that is measured: its role, what was said, and the calls that were asked for."""
     content = message.get("content")
-    said = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else ""
+    said = text_of(content) if isinstance(content, str | list) else ""
     calls = [call.get("function") for call in message.get("tool_calls") or () if isinstance(call, dict)]
     return "".join([f"{message.get('role')}: {said}", *map(_json, calls), "\n"])
 

@@ -78,7 +78,12 @@ def new_record(agent: str, started: time.struct_time) -> Path:
     folder = data_folder("evals")
     before, last = _last.get("record", (folder, 0))
     for number in range(last + 1 if before == folder / stem else 1, 2000):  # many begin in one second
-        ending = "" if number == 1 else f"-{number}" if number < 100 else f"-{os.urandom(6).hex()}"
+        if number == 1:
+            ending = ""
+        elif number < 100:
+            ending = f"-{number}"
+        else:
+            ending = f"-{os.urandom(6).hex()}"
         path = folder / f"{stem}{ending}.yaml"
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

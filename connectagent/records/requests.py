@@ -180,9 +180,14 @@ class Sending:
         """Its messages from a place on; one that stayed the same is the same tuple in each call."""
         found: list[Sent] = []
         for piece in self.pieces:
-            own = piece[start:] if isinstance(piece, range) else [] if start else [piece]
-            found += self.conversation.said[own.start : own.stop] if isinstance(own, range) else own
-            start = max(0, start - (len(piece) if isinstance(piece, range) else 1))
+            if isinstance(piece, range):
+                own = piece[start:]
+                found += self.conversation.said[own.start : own.stop]
+                start = max(0, start - len(piece))
+            elif start:
+                start -= 1
+            else:
+                found.append(piece)
         return found
 
     def shared(self, before: Sending | None) -> int:
@@ -231,8 +236,10 @@ def pieces_of(given: SentSoFar, conversation: Unrolled, by: By) -> list[Piece]:
 def _pieces(parts: list[Any], conversation: Unrolled, by: By) -> list[Piece]:
     count, pieces = len(conversation.said), list[Piece]()
     for part in parts:
-        own = range(*slice(*part).indices(count)) if isinstance(part, list) else None
-        pieces += alone([part], by) if own is None else [own] if own else []
+        if not isinstance(part, list):
+            pieces += alone([part], by)
+        elif own := range(*slice(*part).indices(count)):
+            pieces.append(own)
     taken = [piece for piece in pieces if isinstance(piece, range)]
     for number, piece in enumerate(pieces):
         if not isinstance(piece, range):

@@ -237,7 +237,9 @@ def _items(lines: list[tuple[str, str]], began_before: bool) -> list[list[str | 
 
 def _last_number(turns: list[list[str | None]], totals: Totals | None) -> int | None:
     numbers = [int(number) for number, _ in turns if number and number.isdecimal() and len(number) < 19]
-    return numbers[-1] if numbers else totals.turns if totals else None
+    if numbers:
+        return numbers[-1]
+    return totals.turns if totals else None
 
 
 def _sums(raw: str) -> Totals | None:

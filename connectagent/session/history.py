@@ -149,8 +149,12 @@ class History:
         now, places = 0, []
         for number, entry in enumerate(self.entries):
             kind = entry.get("type")
-            now = entry["turn"] if kind == "user_input" else now
-            place = (now, 0) if kind == "user_input" else (now, entry.get("iteration")) if kind == "llm_call" else None
+            place: tuple[Any, Any] | None = None
+            if kind == "user_input":
+                now = entry["turn"]
+                place = now, 0
+            elif kind == "llm_call":
+                place = now, entry.get("iteration")
             if place == (turn, iteration):
                 while number and (self.entries[number - 1].get("by") or {}).get("hook") in _BEFORE_CALLS:
                     number -= 1  # these handlers run again

@@ -354,7 +354,11 @@ def value_problem(value: object) -> str | None:
         except TypeError as error:
             return str(error)
         return None
-    return _calls_problem(value if isinstance(value, list) else [value] if isinstance(value, ToolCall) else [])
+    if isinstance(value, list):
+        return _calls_problem(value)
+    if isinstance(value, ToolCall):
+        return _calls_problem([value])
+    return None
 
 
 def _request_problem(request: LLMRequest) -> str | None:

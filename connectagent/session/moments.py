@@ -26,7 +26,9 @@ class Moment(Generic[T]):
 
     def kept_of(self, other: Moment[T] | None) -> int:
         """How many items from the start are shared with this version or the one before; 0 for any other."""
-        return len(self) if other is self else self._kept if other is self._before else 0
+        if other is self:
+            return len(self)
+        return self._kept if other is self._before else 0
 
     def since(self, start: int = 0) -> list[T]:
         """The items from a place on."""

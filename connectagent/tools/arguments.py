@@ -319,7 +319,9 @@ def _path(location: tuple[int | str, ...], value: Any) -> str:
 
 
 def _joined(path: str, step: object) -> str:
-    return f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}" if path else str(step)
+    if isinstance(step, int):
+        return f"{path}[{step}]"
+    return f"{path}.{step}" if path else str(step)
 
 
 def _unknown(key: str, arguments: dict[str, Any], schema: dict[str, Any]) -> str:
@@ -424,8 +426,9 @@ class GivenCheck:
 
     @staticmethod
     def _fits(schema: dict[str, Any], value: object) -> bool:
-        kinds = schema.get("type", ())
-        kinds = kinds if isinstance(kinds, list) else [kinds] if kinds else []
+        kinds = schema.get("type") or []
+        if not isinstance(kinds, list):
+            kinds = [kinds]
         return (
             (not kinds or any(_INSTANCES[kind](value) for kind in kinds))
             and ("enum" not in schema or value in schema["enum"])

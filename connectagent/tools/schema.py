@@ -142,7 +142,10 @@ def _complete_array(schema: dict[str, Any]) -> None:
     for item in schema.get("prefixItems", ()):
         if item not in each:
             each.append(item)
-    schema["items"] = {"anyOf": each} if len(each) > 1 else each[0] if each else {}
+    if len(each) > 1:
+        schema["items"] = {"anyOf": each}
+    else:
+        schema["items"] = each[0] if each else {}
 
 
 def target(root: dict[str, Any], ref: object) -> Any:

@@ -89,7 +89,7 @@ def _message(sent: SentMessage, full: bool) -> Iterator[Row]:
 def _text(message: Message, full: bool) -> str:
     """A message as text: what was said, and the calls that were asked for."""
     content = message.get("content")
-    text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else ""
+    text = text_of(content) if isinstance(content, str | list) else ""
     calls = [call.get("function", {}) for call in message.get("tool_calls") or () if isinstance(call, dict)]
     asked = ", ".join(f"{call.get('name')}({call.get('arguments')})" for call in calls)
     return visible(f"{text} -> {asked}".strip() if asked else text, 10**9 if full else _MOST)

@@ -118,7 +118,11 @@ def _turn(turn: dict[str, Any], unended: str, full: bool) -> TreeNode:
         parts.append(duration(number_of(turn.get("duration_ms")) or 0))
         parts.append(f"{sum_text(None if used is None else int(used))} tok")
         parts.append(cost_text(number_of(turn.get("cost")), number_of(turn.get("known_cost"))))
-    style = "red" if status in _BAD else "green" if status == "answered" else "yellow"
+    style = "yellow"
+    if status in _BAD:
+        style = "red"
+    elif status == "answered":
+        style = "green"
     ends = [
         TreeNode(((_cut(turn[key], full), "red" if key == "error" else ""),))
         for key in ("error", "result")
