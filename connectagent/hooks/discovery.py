@@ -224,7 +224,8 @@ def _loaded(item: object, place: str, on_events: object) -> list[Handler]:
             command line names.
         ConfigError: the project's file names code that the person has not allowed.
     """
-    bare, plugin = _bare(item), None
+    bare = _bare(item)
+    plugin = None
     if isinstance(bare, str) and bare.endswith(".py"):
         check_file(bare, place)
     elif isinstance(bare, str):
@@ -387,7 +388,8 @@ def _handlers(thing: object, plugin: str, version: str | None, builtin: bool = F
 
 
 def _handlers_of_installed(plugin: Installed, options: Mapping[str, Any] | None = None) -> list[Handler]:
-    thing, given = load(plugin, options or {}), all_options(plugin, options or {})
+    thing = load(plugin, options or {})
+    given = all_options(plugin, options or {})
     own = functools.partial(_handlers, plugin=own_name(plugin), version=plugin.version, options=given)
 
     def listed() -> list[Handler]:

@@ -165,7 +165,8 @@ class Executor:
     def _chain(self, handlers: Iterable[Handler], name: str, call: FiredHook) -> Any:
         for handler in handlers:
             call.ready()
-            given, before = call[name], clone(call[name])
+            given = call[name]
+            before = clone(call[name])
             value = self.boundary.call(handler, call)
             if isinstance(value, Continue):
                 call.decided = HandlerValue(value, handler.by)
@@ -178,7 +179,8 @@ class Executor:
 
     def _around(self, handlers: Iterable[Handler], call: FiredHook) -> Any:
         entered: list[tuple[Handler, Any]] = []
-        result, error = None, None
+        result = None
+        error = None
         try:
             self.enter(handlers, call, entered)
             result = None if call.operation is None else call.operation()
@@ -204,7 +206,8 @@ class Executor:
                 value = boundary.leave(*entered[-1], call, result, error)
                 kept = error is None and value is result and same(before, peek_value(result))
                 if value is not None and not kept and (error is None or isinstance(error, (Exception, Waiting))):
-                    result, error = call.convert(value) if call.convert else value, None
+                    result = call.convert(value) if call.convert else value
+                    error = None
                     boundary.announce_value(entered[-1][0], "result", {**call, "result": result})
             except BaseException as raised:
                 error = raised
@@ -285,7 +288,8 @@ class Calls(pluggy.PluginManager):
         if hook not in self.active:
             return operation()
         call = FiredHook(arguments)
-        call.convert, call.operation = convert, operation
+        call.convert = convert
+        call.operation = operation
         return self.call(hook, call, over)
 
     def halves(self, hook: str, over: Over = ()) -> tuple[Any, list[Handler]]:

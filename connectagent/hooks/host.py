@@ -265,7 +265,8 @@ class Host(Calls):
 
         A resumed turn looks up what their handlers decided and changed, though these may not be there any more.
         """
-        before, self.looked_up = self.looked_up, set(hooks).intersection(dir(self.hook))
+        before = self.looked_up
+        self.looked_up = set(hooks).intersection(dir(self.hook))
         self._note(*before, *self.looked_up)
 
     def _note(self, *hooks: str) -> None:

@@ -29,7 +29,8 @@ class OwnHook:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.name = function, function.__name__
+        self.function = function
+        self.name = function.__name__
         update_wrapper(self, function)
         self._mark = marker(self.name)
 

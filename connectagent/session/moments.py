@@ -19,7 +19,9 @@ class Moment(Generic[T]):
     __slots__ = ("_before", "_kept", "_tail")
 
     def __init__(self, tail: list[T], before: Moment[T] | None = None, kept: int = 0) -> None:
-        self._tail, self._before, self._kept = tail, before if kept else None, kept
+        self._tail = tail
+        self._before = before if kept else None
+        self._kept = kept
 
     def __len__(self) -> int:
         return self._kept + len(self._tail)
@@ -32,7 +34,9 @@ class Moment(Generic[T]):
 
     def since(self, start: int = 0) -> list[T]:
         """The items from a place on."""
-        pieces, end, at = [], len(self), self
+        pieces = []
+        end = len(self)
+        at = self
         while True:
             if at._kept < end:
                 pieces.append(at._tail[max(start - at._kept, 0) : end - at._kept])

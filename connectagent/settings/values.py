@@ -191,7 +191,8 @@ def read_allowed(path: Path) -> str:
     _refuse_of_others(path)
     if _runs_program_of(root_of(path)):
         return text
-    asked, word = asked_for_by_text(path, text), word_for(path)
+    asked = asked_for_by_text(path, text)
+    word = word_for(path)
     if word is None or word["digest"] != digest(asked):
         since = "has changed since you allowed it, or a file that it names" if word else "is not allowed yet"
         raise ConfigError(

@@ -237,7 +237,8 @@ class NotedCheck:
     """A check that passes the arguments as they were given to `note` before they are read."""
 
     def __init__(self, check: Check, note: Callable[[dict[str, Any]], None]) -> None:
-        self._check, self._note = check, note
+        self._check = check
+        self._note = note
         self.canonical = check.canonical
 
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -285,9 +286,12 @@ def _problems(error: Exception, arguments: dict[str, Any], schema: dict[str, Any
         path = _path(at, arguments)
         sent = f" (you sent {as_json(item['input'])})"
         if item["type"] == "missing":
-            path, text, sent = _joined(path, at[-1]), "missing, but required", ""
+            path = _joined(path, at[-1])
+            text = "missing, but required"
+            sent = ""
         elif item["type"] == "extra_forbidden" and len(at) == 1:
-            text, sent = _unknown(str(at[0]), arguments, schema), ""
+            text = _unknown(str(at[0]), arguments, schema)
+            sent = ""
         elif item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             text = "there is no such key"
         else:

@@ -71,7 +71,8 @@ def flat_object(schema: dict[str, Any]) -> dict[str, Any]:
 
     Their properties are taken together; only those of `allOf` stay required. The schema is changed.
     """
-    properties, required = schema.get("properties") or {}, list(schema.get("required") or ())
+    properties = schema.get("properties") or {}
+    required = list(schema.get("required") or ())
     for keyword in ("oneOf", "anyOf", "allOf"):
         for branch in schema.pop(keyword, None) or ():
             found = target(schema, branch.get("$ref")) or branch if isinstance(branch, dict) else {}

@@ -103,7 +103,9 @@ class Tool:
             self.takes_agent = "agent" not in self.parameters["properties"] and _has_agent(self.function)
             self._check = GivenCheck(self.parameters)
         else:
-            self.takes_agent, self.resources, self._check = known.takes_agent, known.resources, known.check
+            self.takes_agent = known.takes_agent
+            self.resources = known.resources
+            self._check = known.check
         self.description = harmless(self.description or "") or _sentence(self.name)
         text = cut(self.description, _DESCRIPTION_LENGTH)
         function = {"name": self.name, "description": text, "parameters": self.parameters}
