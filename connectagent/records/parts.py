@@ -63,10 +63,12 @@ class Divided:
         kept = sending.shared(self._before) if given == self._given else 0
         messages = sending.messages(kept)
         if kept <= self._last_system or any(map(_is_system, messages)):
-            kept, messages = 0, sending.messages()
+            kept = 0
+            messages = sending.messages()
         front: list[Part] = []
         if not kept:
-            self._given, self._around = given, _around(*given)
+            self._given = given
+            self._around = _around(*given)
             front = [*self._around[0], *(part for one in messages if _is_system(one) for part in self._of(one, None))]
             self._front = len(front)
             self._last_system = max((at for at, one in enumerate(messages) if _is_system(one)), default=-1)
@@ -181,7 +183,8 @@ def _cut(pieces: list[tuple[By, str]], start: int, end: int) -> Iterator[tuple[B
 
 def same_until(one: str, other: str) -> int:
     """How many characters two texts begin with alike."""
-    low, high = 0, min(len(one), len(other))
+    low = 0
+    high = min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

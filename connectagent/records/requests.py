@@ -15,7 +15,9 @@ from connectagent.session.lines import Said
 from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
 
-NEW, CHANGED, SAME = "new", "changed", "same"
+NEW = "new"
+CHANGED = "changed"
+SAME = "same"
 
 Sent = tuple[Message, By, Line | None, int]
 """A message that was sent, by whom, its line, and how often that was changed then."""
@@ -135,7 +137,8 @@ class Unrolled:
         """Go on to a later moment."""
         kept = moment.kept_of(self.moment)
         if kept < self.kept:
-            self.gone, self.kept = [*self.said[kept : self.kept], *self.gone], kept
+            self.gone = [*self.said[kept : self.kept], *self.gone]
+            self.kept = kept
         while self._known > kept:
             self._known -= 1
             self._texts[_text(self.said[self._known][0])].pop()
@@ -144,7 +147,8 @@ class Unrolled:
 
     def mark(self) -> None:
         """Count from here on what is replaced."""
-        self.kept, self.gone = len(self.said), []
+        self.kept = len(self.said)
+        self.gone = []
 
     def then(self, place: int) -> Said:
         """A message as it was at the last `mark()`."""
@@ -234,7 +238,8 @@ def pieces_of(given: SentSoFar, conversation: Unrolled, by: By) -> list[Piece]:
 
 
 def _pieces(parts: list[Any], conversation: Unrolled, by: By) -> list[Piece]:
-    count, pieces = len(conversation.said), list[Piece]()
+    count = len(conversation.said)
+    pieces = list[Piece]()
     for part in parts:
         if not isinstance(part, list):
             pieces += alone([part], by)
@@ -327,7 +332,8 @@ def _common(now: list[Piece], then: list[Piece], kept: int) -> Iterator[range]:
 
 def _apart(pieces: list[Piece], both: list[range], said: Callable[[int], Said]) -> Iterator[tuple[int, range | Sent]]:
     """The messages of a request, each with its place in it; those that are in both requests as ranges."""
-    place, common = 0, iter(both)
+    place = 0
+    common = iter(both)
     shared = next(common, None)
     for piece in pieces:
         if not isinstance(piece, range):
@@ -338,7 +344,10 @@ def _apart(pieces: list[Piece], both: list[range], said: Callable[[int], Said]) 
         while at < piece.stop:
             if shared is not None and at == shared.start:
                 yield place, shared
-                at, place, shared = shared.stop, place + len(shared), next(common, None)
+                at = shared.stop
+                place += len(shared)
+                shared = next(common, None)
             else:
                 yield place, said(at)
-                at, place = at + 1, place + 1
+                at += 1
+                place += 1

@@ -13,7 +13,8 @@ from connectagent.data import TokenUsage
 from connectagent.records.parts import Part
 from connectagent.session.moments import Moment
 
-_ALONE, _GROUP = 150, 16  # so many parts have a share of their own, and so many more become a group
+_ALONE = 150
+_GROUP = 16  # so many parts have a share of their own, and so many more become a group
 
 
 @dataclass(slots=True)
@@ -57,7 +58,9 @@ class Share:
 
     def add(self, tokens: int, cached: int, cost: float | None) -> None:
         """Add what one call took."""
-        self.tokens, self.cached, self.calls = self.tokens + tokens, self.cached + cached, self.calls + 1
+        self.tokens += tokens
+        self.cached += cached
+        self.calls += 1
         self.cost = None if self.cost is None or cost is None else self.cost + cost
 
 
@@ -131,10 +134,14 @@ class Tally:
     def _ungrouped(self) -> list[Part]:
         """The parts of the last group, which is no more: each has its share of what the group took."""
         group = self._groups.pop()
-        share, sizes, size = group.share, [part.size for part in group.parts], group.size or 1
-        plain, cached = spans(sizes, share.tokens - share.cached), spans(sizes, share.cached)
+        share = group.share
+        sizes = [part.size for part in group.parts]
+        size = group.size or 1
+        plain = spans(sizes, share.tokens - share.cached)
+        cached = spans(sizes, share.cached)
         for part, new, read in zip(group.parts, plain, cached, strict=True) if share.calls else ():
-            tokens, of_cache = new[1] - new[0] + read[1] - read[0], read[1] - read[0]
+            tokens = new[1] - new[0] + read[1] - read[0]
+            of_cache = read[1] - read[0]
             cost = None if share.cost is None else share.cost * part.size / size
             self._take(part, Share(tokens, of_cache, cost, share.calls))
         return group.parts
@@ -150,9 +157,12 @@ class Tally:
 
 def spans(sizes: list[int], tokens: int) -> list[tuple[int, int]]:
     """The first and the last token of each part, in proportion to bytes; whole numbers that add up."""
-    total, at, found = sum(sizes) or 1, 0, []
+    total = sum(sizes) or 1
+    at = 0
+    found = []
     for number, size in enumerate(sizes):
-        start, at = at, at + size
+        start = at
+        at += size
         end = at if number < len(sizes) - 1 else total
         found.append((tokens * start // total, tokens * end // total))
     return found

@@ -62,7 +62,8 @@ def _state(history: Watched, entry: TraceEntry) -> tuple[Any, Any]:
 
 
 def _change(history: Watched, entry: TraceEntry) -> tuple[Any, Any] | None:
-    of, value = entry.get("of"), entry.get("value")
+    of = entry.get("of")
+    value = entry.get("value")
     if of == "response" and history.answer is not None:
         return {"content": history.answer.content, "tool_calls": _as_data(history.answer.tool_calls or ())}, value
     if of in ("tool_call", "tool_calls") and history.round is not None:
@@ -127,7 +128,8 @@ class WatchedAgent:
 
     def sendings(self) -> Iterator[Sending]:
         """For each model call what it was sent, until the next one is asked for."""
-        known, conversation = SentSoFar(), Unrolled()
+        known = SentSoFar()
+        conversation = Unrolled()
         for number, entry in enumerate(self.entries):
             if number in self.marks:
                 conversation.go_to(self.history.moments.get(self.marks[number]) or Moment([]))
@@ -222,7 +224,8 @@ def _sends(before: int, entries: list[TraceEntry]) -> Iterator[tuple[int, int]]:
     for number, entry in enumerate(entries):
         if entry.get("type") != "llm_call" or is_aside(entry):
             continue
-        place, left = number, int(entry.get("entries_since_request") or 0)
+        place = number
+        left = int(entry.get("entries_since_request") or 0)
         while place and left:
             place -= 1
             left -= entries[place].get("type") not in LINES
@@ -240,7 +243,9 @@ def _tool_makers(edits: list[TraceEntry]) -> dict[str, By]:
 
 
 def _request(sending: Sending, before: Sending | None) -> RecordedRequest:
-    entry, known, conversation = sending.entry, sending.known, sending.conversation
+    entry = sending.entry
+    known = sending.known
+    conversation = sending.conversation
     found = Compared(sending.pieces, before.pieces if before is not None else [], conversation)
     model = entry.get("model") if known.model is None else known.model
     then = before.entry if before is not None else None

@@ -90,7 +90,8 @@ if pytest is not None:
     @pytest.fixture
     def recorded(request: pytest.FixtureRequest) -> Iterator[Recorded]:
         """Agents that answer from `records/` beside the test: `agent = recorded(make_agent)`."""
-        folder, live = request.path.parent / "records", bool(request.config.getoption("--record"))
+        folder = request.path.parent / "records"
+        live = bool(request.config.getoption("--record"))
         with recording(folder, live, f"{request.path.stem}.{request.node.name}") as made:
             yield made
             made.failed = request.node.stash.get(_failed, False)

@@ -84,7 +84,8 @@ def _noting(hook: str) -> Any:
     method: Any = note_around if hook in AROUND else note
     given = [Parameter(name, Parameter.KEYWORD_ONLY) for name in PARAMETERS[hook] if name != "agent"]
     method.__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *given])
-    method.__name__, method.__qualname__ = hook, f"HookRecorder.{hook}"
+    method.__name__ = hook
+    method.__qualname__ = f"HookRecorder.{hook}"
     return getattr(hooks, hook)(method)
 
 

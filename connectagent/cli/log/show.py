@@ -134,12 +134,14 @@ def _turn(turn: dict[str, Any], unended: str, full: bool) -> TreeNode:
 
 def _entries(trace: list[Any], full: bool, inside: Inside, place: str) -> Iterator[TreeNode]:
     """The entries below their iterations; the first ones belong to the turn itself."""
-    iteration, below = None, list[Any]()
+    iteration = None
+    below = list[Any]()
     own = [entry for entry in trace if kind_of(entry) not in ("user_input", "began")]
     for entry in chain(own, inside.open_in(place, own)):
         if kind_of(entry) in ("llm_call", "began") and entry.get("iteration") != iteration:
             yield from _iteration(iteration, below, full, inside)
-            iteration, below = entry.get("iteration"), []
+            iteration = entry.get("iteration")
+            below = []
         below.append(entry)
     yield from _iteration(iteration, below, full, inside)
 
@@ -187,7 +189,8 @@ def _lines(value: object) -> str:
 
 
 def _rows(entry: dict[str, Any], is_running: bool) -> list[Row]:
-    kind, glyphs = kind_of(entry), terminal().glyphs
+    kind = kind_of(entry)
+    glyphs = terminal().glyphs
     if kind == "began":
         call = call_text(entry["tool_name"], entry.get("arguments")) if "tool_name" in entry else "the model call"
         if is_running:
@@ -207,7 +210,8 @@ def _rows(entry: dict[str, Any], is_running: bool) -> list[Row]:
 
 def _done(entry: dict[str, Any], kind: str) -> Row:
     """What was said or set, which the console does not show."""
-    message, delta = entry.get("message"), entry.get("delta")
+    message = entry.get("message")
+    delta = entry.get("delta")
     text = data_text(message.get("content")) if isinstance(message, dict) else ""
     if isinstance(delta, dict):
         gone = [str(key) for key in entry.get("removed") or ()]

@@ -39,7 +39,8 @@ def command(record: str | None, most: int) -> None:
 
 
 def _summary(path: Path, most: int) -> RunSummary:
-    summary, turns = RunSummary(most), 0
+    summary = RunSummary(most)
+    turns = 0
     record: dict[str, Any] = {}
     running: dict[Any, dict[str, Any]] = {}  # what has begun in the newest turn, and has not ended
     for record, line in each_line(path):

@@ -74,7 +74,8 @@ def _laid(node: TreeNode, first: str, ahead: str, screen: Terminal) -> Iterator[
         yield "\n"
         return
     parts = [(_harmless(text, node.is_whole), style) for text, style in node.parts]
-    label, room = "".join([text for text, _ in parts]), screen.width - len(first)
+    label = "".join([text for text, _ in parts])
+    room = screen.width - len(first)
     if screen.is_styled or room < _LEAST or not label.isascii() or not label.replace("\n", "").isprintable():
         yield _Label(parts, first, ahead)
         return
@@ -89,7 +90,8 @@ def _laid(node: TreeNode, first: str, ahead: str, screen: Terminal) -> Iterator[
 
 def _lines(text: str, width: int) -> Iterator[tuple[int, int]]:
     """Where the lines of an ASCII text begin and end when it is wrapped as Rich wraps it, in a fraction of the time."""
-    line, start = _line_of(width), 0
+    line = _line_of(width)
+    start = 0
     while len(text) - start > width:
         found = line.match(text, start)
         if found is None:  # a word that is longer than a line
