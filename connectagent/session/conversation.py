@@ -69,7 +69,7 @@ class Conversation:
     """
 
     changed = False
-    home: Any = None  # the log that has all of its turns
+    home: object = None  # the log that has all of its turns
     repeats: Repeats | None = None
     dropped: dict[str, Any]
     heard: dict[str, dict[str, int]]
