@@ -59,14 +59,14 @@ LATER = (
 BOUNDS = {
     "lines of Python": 66_000,
     "lines of Python without cli/": 55_000,
-    "parameters of type Any, per cent": 7.4,
+    "parameters of type Any, per cent": 7.3,
     "parameters of type Any named as a seam": 145,
     "names of an Agent": 110,
     "names of an Agent in no page": 42,
     "longest chain of own base classes": 8,
     "class names used twice": 18,
-    "parallel assignments per 1,000 lines": 11.6,
-    "ternaries per 1,000 lines": 33.1,
+    "parallel assignments per 1,000 lines": 7.3,
+    "ternaries per 1,000 lines": 32.3,
 }
 
 Graph = dict[str, set[str]]
