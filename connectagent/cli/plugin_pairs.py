@@ -11,7 +11,7 @@ from connectagent.hooks.entry_points import find, installed, load, normalized, o
 ALL = "all"
 
 
-class PairOutcome(NamedTuple):
+class Outcome(NamedTuple):
     """What the tester said of some plugins in an order.
 
     Attributes:
@@ -33,7 +33,7 @@ def orders(name: str, others: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [pair for other in beside for pair in ((name, other), (other, name))] or [(name,)]
 
 
-def outcomes(names: list[tuple[str, ...]], maker: Callable[[str], Any] | None = None) -> Iterator[PairOutcome]:
+def outcomes(names: list[tuple[str, ...]], maker: Callable[[str], Any] | None = None) -> Iterator[Outcome]:
     """Take plugins through the tester, each order in turn.
 
     Args:
@@ -58,13 +58,13 @@ def maker_of(name: str) -> Any:
     return lambda: load(plugin, given)
 
 
-def _outcome(order: tuple[str, ...], plugins: list[Any]) -> PairOutcome:
+def _outcome(order: tuple[str, ...], plugins: list[Any]) -> Outcome:
     from connectagent.testing.plugin_tester.tester import AgentTester, PluginFaults
 
     try:
         checked = AgentTester().check(plugins if len(plugins) > 1 else plugins[0])
     except PluginFaults as faults:
-        return PairOutcome(order, None, str(faults))
+        return Outcome(order, None, str(faults))
     except (PluginError, HandlerError, ToolDefinitionError, ValueError) as error:
-        return PairOutcome(order, None, f"{type(error).__name__}: {error}")
-    return PairOutcome(order, checked.turns, "")
+        return Outcome(order, None, f"{type(error).__name__}: {error}")
+    return Outcome(order, checked.turns, "")

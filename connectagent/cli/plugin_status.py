@@ -82,8 +82,7 @@ def declared(plugin: Installed) -> Status:
         folder: Any = plugin.entry.dist.locate_file("") if plugin.entry.dist else "?"
     except Exception:
         folder = "?"
-    source = f"{plugin.entry.value} in {folder}"
-    named_by = _named_by(plugin)
+    source, named_by = f"{plugin.entry.value} in {folder}", _named_by(plugin)
     status = Status(plugin.name, plugin.distribution, plugin.version, "installed", [], source, named_by)
     if problem := problem_of(plugin):
         _break(status, PluginError(f"{problem}\n{way_out(plugin, PluginError())}"), plugin)
@@ -100,9 +99,7 @@ def status_of(plugin: Installed) -> Status:
         with contextlib.redirect_stdout(io.StringIO()):
             _look(plugin, status)
     except ConfigError as error:  # of the project's file, not of the plugin
-        status.status = "not checked"
-        status.error = str(error)
-        status.way_out = "repair that file"
+        status.status, status.error, status.way_out = "not checked", str(error), "repair that file"
     except ConnectAgentError as error:
         _break(status, error, plugin)
     status.load_ms = round(1000 * (time.perf_counter() - started), 2)
@@ -111,14 +108,12 @@ def status_of(plugin: Installed) -> Status:
 
 def _break(status: Status, error: ConnectAgentError, plugin: Installed) -> None:
     problem, _, hint = str(error).rpartition("\n")
-    status.status = "broken"
-    status.error = problem or hint
+    status.status, status.error = "broken", problem or hint
     status.way_out = hint if problem else way_out(plugin, error)
 
 
 def _look(plugin: Installed, status: Status) -> None:
-    options = options_of(plugin)
-    thing = guarded(plugin, lambda: imported(plugin))
+    options, thing = options_of(plugin), guarded(plugin, lambda: imported(plugin))
     if is_factory(thing) and guarded(plugin, lambda: missing_options(thing, options)) and _needs_options(status, thing):
         return
     try:
@@ -126,8 +121,7 @@ def _look(plugin: Installed, status: Status) -> None:
     except PluginError as error:  # of a plugin that has no options yet, and says that it cannot do without
         if options or not isinstance(error.__cause__, ConfigError) or not _needs_options(status, thing):
             raise
-        status.error = str(error.__cause__)
-        status.way_out = f"set them in {options_place(plugin)}, or in code"
+        status.error, status.way_out = str(error.__cause__), f"set them in {options_place(plugin)}, or in code"
         return
     if status.status == "installed":
         status.status = "ok"
@@ -141,8 +135,7 @@ def _needs_options(status: Status, thing: object) -> bool:
     hooks = {hook for member in members for hook in marks_of(member)}
     if not isinstance(thing, type) or not hooks:
         return False
-    status.status = "needs options"
-    status.hooks = [hook for hook in (*CONTRACTS, RESOURCE) if hook in hooks]
+    status.status, status.hooks = "needs options", [hook for hook in (*CONTRACTS, RESOURCE) if hook in hooks]
     return True
 
 
@@ -157,8 +150,7 @@ def _named_by(plugin: Installed) -> list[str]:
 def project_problems() -> list[str]:
     """What is wrong with how the project and the environment name plugins and their options."""
     try:
-        listed = named_plugins()
-        tables = project_settings()
+        listed, tables = named_plugins(), project_settings()
     except ConnectAgentError as error:
         return [str(error)]
     not_allowed = refusal()

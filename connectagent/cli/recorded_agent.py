@@ -62,8 +62,7 @@ def agent_in(program: str, name: str, traceback: bool) -> Any:
         with only_made():
             module = script.load(program, traceback)
     except WouldRun as stopped:
-        module = sys.modules[script.NAME]
-        found = stopped.agent
+        module, found = sys.modules[script.NAME], stopped.agent
     agents = [value for value in [found, *vars(module).values()] if isinstance(value, Agent)]
     same_name = [agent for agent in agents if agent.name == name]
     return same_name[0] if same_name else found or script.agent_of(module)
