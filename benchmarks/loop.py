@@ -151,7 +151,7 @@ def record_time(turns: int = 1000) -> None:
 def small_costs() -> None:
     """A hook call without handlers, one handler that is watched, and the making of an Agent."""
     from connectagent import Agent, before_llm
-    from connectagent.hooks.executor import HookCall
+    from connectagent.hooks.executor import FiredHook
     from connectagent.session.changes import take_messages
 
     agent = Agent("bench", [lookup], model="openai/gpt-4o-mini", api_key="x", quiet=True, log=False)
@@ -159,7 +159,7 @@ def small_costs() -> None:
     count = 100_000
     started = time.perf_counter()
     for _ in range(count):
-        agent.hooks.call("before_llm", HookCall({"agent": agent, "request": None}))
+        agent.hooks.call("before_llm", FiredHook({"agent": agent, "request": None}))
     print(f"a hook call without handlers: {(time.perf_counter() - started) / count * 1e6:.2f} us")
 
     @before_llm
@@ -173,7 +173,7 @@ def small_costs() -> None:
         take_messages(agent.conversation.snapshot)
         started = time.perf_counter()
         for _ in range(2000):
-            agent.hooks.call("before_llm", HookCall({"agent": agent, "request": None}))
+            agent.hooks.call("before_llm", FiredHook({"agent": agent, "request": None}))
         print(f"a handler call at {length} messages: {(time.perf_counter() - started) / 2000 * 1e6:.2f} us")
     started = time.perf_counter()
     for _ in range(100):

@@ -212,7 +212,8 @@ class File:
         Raises:
             ValueError: the kind of file is not known.
         """
-        data, name = self.data, self.name
+        data = self.data
+        name = self.name
         if not isinstance(data, bytes):
             name = name or os.path.basename(data)
             with open(data, "rb") as file:

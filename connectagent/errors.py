@@ -371,7 +371,8 @@ def library_problem(error: ImportError) -> str | None:
 
     The library is the one that was looked for, else the first one that this package, or a script, was importing.
     """
-    sought, trace = (error.name or "").partition(".")[0], error.__traceback__
+    sought = (error.name or "").partition(".")[0]
+    trace = error.__traceback__
     importing: list[str] = []
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]

@@ -18,7 +18,7 @@ from connectagent.cli.blame import blame
 from connectagent.errors import ConfigError
 from connectagent.hooks.specs import EVENTS, PARAMETERS
 from connectagent.records.history import history_of
-from connectagent.session.history import Change
+from connectagent.session.history import MessageChange
 from connectagent.testing import ScriptedLLM, call
 
 
@@ -183,7 +183,7 @@ class Signing:
         return getattr(hooks, hook)(scope[name])
 
 
-def maker(change: Change) -> Any:
+def maker(change: MessageChange) -> Any:
     by = change.by
     return by.get("user") or by.get("model") or by.get("tool") or by.get("handler") or by.get("plugin")
 

@@ -20,7 +20,7 @@ from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import Held, hold
-from connectagent.records.history import Part, parts_of, read_session
+from connectagent.records.history import TurnPart, parts_of, read_session
 from connectagent.records.incomplete import take_incomplete
 from connectagent.records.older_formats import go_on_anew, is_older, later_record
 from connectagent.records.paths import create_empty, keyed_record, size_of, tell
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class _Recorded(NamedTuple):
     """What the record has of the turns: those that ended, and the one that may go on."""
 
-    ended: list[Part]
-    open: Part | None
+    ended: list[TurnPart]
+    open: TurnPart | None
 
 
 class KeyedSession:
@@ -243,7 +243,7 @@ class KeyedSession:
         part = self._part(number)
         return None if part.is_open or part.is_left else str(part.last.get("status"))
 
-    def _part(self, number: int) -> Part:
+    def _part(self, number: int) -> TurnPart:
         recorded = self._latest()
         part = next((part for part in [*recorded.ended, recorded.open] if part and part.number == number), None)
         if part is None:
@@ -428,7 +428,7 @@ class KeyedSession:
         opened = turns[-1] if turns and turns[-1].is_open else None
         return _Recorded([part for part in turns if part is not opened], opened)
 
-    def _load(self, held: Held, nothing: Decision, opened: Part | None) -> str | None:
+    def _load(self, held: Held, nothing: Decision, opened: TurnPart | None) -> str | None:
         """Give the agent the session of the record, or a new one; the result of `opened`, if it went on."""
         if held.file.has_turns:
             result = reopen(self.agent, self.record, None, False, nothing, held)
@@ -437,7 +437,7 @@ class KeyedSession:
         self.agent.log.write_to(held.file, self.key)
         return None
 
-    def _result(self, part: Part, content: Any) -> str:
+    def _result(self, part: TurnPart, content: Any) -> str:
         if part.is_left:
             why = f": it {part.last['error']}" if "error" in part.last else ""
             raise DivergenceError(f"turn {part.number} of {self!r} was given up{why}")
@@ -446,11 +446,11 @@ class KeyedSession:
             raise DivergenceError(f"turn {part.number} of {self!r} was given up: its status is {part.last['status']!r}")
         return str(restored(part.last.get("result"), blob_folder(self.record)))
 
-    def _is_given_up(self, part: Part, content: Any) -> bool:
+    def _is_given_up(self, part: TurnPart, content: Any) -> bool:
         """Whether another prompt gives up the turn that is open."""
         return may_be_left(part) and self._other_prompt(part, content) is not None
 
-    def _check_prompt(self, part: Part, content: Any) -> None:
+    def _check_prompt(self, part: TurnPart, content: Any) -> None:
         """Refuse another prompt than the one with which a turn was begun."""
         if (begun := self._other_prompt(part, content)) is not None:
             then = _way_on(part)[2:] if part.is_open else "it has ended; its own prompt reads its result"
@@ -461,14 +461,14 @@ class KeyedSession:
                 f"not {current().text(text_of(content))!r:.80}; {then}"
             )
 
-    def _other_prompt(self, part: Part, content: Any) -> str | None:
+    def _other_prompt(self, part: TurnPart, content: Any) -> str | None:
         """The prompt with which a turn was begun, if it is another one."""
         entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
         begun: str | None = restored(entry.get("prompt", part.items[0].get("input")), blob_folder(self.record))
         return None if without_halves(begun or "") == without_halves(current().text(text_of(content))) else begun
 
 
-def _way_on(part: Part | None) -> str:
+def _way_on(part: TurnPart | None) -> str:
     """What goes on with the turn that is open, or begins the next one; follows its number."""
     if part is None:
         return " is the next"

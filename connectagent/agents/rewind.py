@@ -8,7 +8,7 @@ from typing import Any
 from connectagent.agents.resume import resumed_entry, take_record
 from connectagent.errors import ConfigError
 from connectagent.records.file import Held, hold
-from connectagent.records.history import Part, RecordedSession, read_session
+from connectagent.records.history import RecordedSession, TurnPart, read_session
 from connectagent.records.read import refuse_odd
 from connectagent.session.journal import Journal
 
@@ -44,7 +44,7 @@ def give_up(agent: Any, path: Path, held: Held) -> None:
         _take(agent, read_session(path, goes_on=False), path, held)
 
 
-def may_be_left(part: Part) -> bool:
+def may_be_left(part: TurnPart) -> bool:
     """Whether another prompt may give a turn up: an error, Ctrl-C or cancelling has stopped it, or no person decides.
 
     One that was killed, or in which a person is to decide, goes on first.

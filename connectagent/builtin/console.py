@@ -26,7 +26,7 @@ _INDENT = 4  # of an agent that another one calls, below the line of the model c
 
 
 @dataclass(slots=True, eq=False)
-class _Turn:
+class _ShownTurn:
     """What one turn has come to so far.
 
     Args:
@@ -35,9 +35,9 @@ class _Turn:
     """
 
     indent: int = 0
-    root: _Turn | None = None
+    root: _ShownTurn | None = None
     named: bool = False  # whether each line names the agent, as another one's turn runs beside it
-    inner: list[_Turn] = field(default_factory=list)  # the turns that run in it, side by side
+    inner: list[_ShownTurn] = field(default_factory=list)  # the turns that run in it, side by side
     tools: dict[str, bool] = field(default_factory=dict)  # by call: whether it failed
     streamed: bool = False
     held: str = ""  # text that waits for another agent's to end
@@ -45,8 +45,8 @@ class _Turn:
     error: str = ""
 
 
-_shown: WeakKeyDictionary[Any, _Turn] = WeakKeyDictionary()  # by the turn, of any agent
-_roots: list[_Turn] = []  # the turns that run side by side
+_shown: WeakKeyDictionary[Any, _ShownTurn] = WeakKeyDictionary()  # by the turn, of any agent
+_roots: list[_ShownTurn] = []  # the turns that run side by side
 
 
 class Console:
@@ -61,7 +61,7 @@ class Console:
     def __init__(self, file: TextIO | None = None, width: int | None = None, follows: bool = False) -> None:
         self._terminal, self._follows = Terminal(file, width), follows
         self._hidden: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # by turn
-        self._turns: WeakKeyDictionary[Any, _Turn] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[Any, _ShownTurn] = WeakKeyDictionary()
 
     @around_turn
     def show_turn(self, agent: Agent, prompt: str) -> Generator[None, Any, None]:
@@ -110,7 +110,7 @@ class Console:
         if self._hides(agent):
             yield
             return
-        turn = self._turns.setdefault(agent, _Turn())
+        turn = self._turns.setdefault(agent, _ShownTurn())
 
         def row(mark: str, seconds: float) -> Row:
             of = agent.turn
@@ -128,7 +128,7 @@ class Console:
         """Show a piece of an answer as it arrives."""
         if self._hides(agent):
             return
-        turn = self._turns.setdefault(agent, _Turn())
+        turn = self._turns.setdefault(agent, _ShownTurn())
         turn.streamed, turn.held = True, turn.held + turn.arriving.feed(text)
         if turn.held and self._terminal.stream(turn, turn.held, turn.indent + 2):
             turn.held = ""
@@ -138,7 +138,7 @@ class Console:
         """Show what happened."""
         if self._hides(agent):
             return
-        turn = self._turns.setdefault(agent, _Turn())
+        turn = self._turns.setdefault(agent, _ShownTurn())
         turn.held += turn.arriving.flush()
         if turn.held:
             self._terminal.stream(turn, turn.held, turn.indent + 2, force=True)
@@ -149,7 +149,7 @@ class Console:
             if self._count(turn, entry) and rows:
                 self._show(agent, rows)
 
-    def _count(self, turn: _Turn, entry: TraceEntry) -> bool:
+    def _count(self, turn: _ShownTurn, entry: TraceEntry) -> bool:
         """Add an entry to the turn's sums. Returns whether it is news."""
         kind, error = entry.get("type"), str(entry.get("error") or "")
         if kind == "user_input" or (kind == "error" and not entry.get("by") and (not error or error == turn.error)):
@@ -163,7 +163,7 @@ class Console:
             turn.streamed = False
         return True
 
-    def _end(self, agent: Agent, turn: _Turn, error: BaseException | None) -> None:
+    def _end(self, agent: Agent, turn: _ShownTurn, error: BaseException | None) -> None:
         session: Mapping[str, Any] = agent.current_session or {}
         dot = f" {self._terminal.glyphs.dot} "
         outcome, style = str(session.get("outcome") or "answered"), "dim"
@@ -191,7 +191,7 @@ def _has_console(agent: Agent) -> bool:
     return any(isinstance(handler.thing, Console) for handler in agent.hooks.loaded)
 
 
-def _tools(turn: _Turn) -> str:
+def _tools(turn: _ShownTurn) -> str:
     """How many tools a turn ran, and how many of them failed in the end."""
     if not turn.tools:
         return ""
@@ -199,11 +199,11 @@ def _tools(turn: _Turn) -> str:
     return many(len(turn.tools), "tool") + (f", {failed} failed" if failed else "")
 
 
-def _begin(outer: _Turn | None) -> _Turn:
-    turn, beside = _Turn(), _roots
+def _begin(outer: _ShownTurn | None) -> _ShownTurn:
+    turn, beside = _ShownTurn(), _roots
     if outer is not None:
         indent = min(16, outer.indent + _INDENT)
-        turn, beside = _Turn(indent=indent, root=outer.root or outer, named=outer.named), outer.inner
+        turn, beside = _ShownTurn(indent=indent, root=outer.root or outer, named=outer.named), outer.inner
     beside.append(turn)
     if len(beside) > 1:
         for each in list(beside):

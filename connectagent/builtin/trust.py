@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from connectagent.data import LLM, AgentBase, ToolCall
@@ -62,11 +62,11 @@ class Trust:
     """
 
     def __init__(self, policy: object) -> None:
-        self._judge: Any = None
+        self._judge: Agent | None = None
         self._text = ""
         self.level = "judged"
         if isinstance(policy, AgentBase):
-            self._judge = policy
+            self._judge = cast("Agent", policy)
         elif isinstance(policy, Path):
             self._text = read_text(policy, "trust policy")
         elif isinstance(policy, str):
@@ -191,7 +191,9 @@ def _ask(agent: Agent, tool_call: ToolCall) -> str | None:
     finally:
         terminal.end(rows, typed=answer.endswith("\n"))
     word = answer.strip().lower()
-    return "y" if word in ("y", "yes") else "a" if word in ("a", "always") else "n"
+    if word in ("y", "yes"):
+        return "y"
+    return "a" if word in ("a", "always") else "n"
 
 
 # -- asking a judge ------------------------------------------------------------------------------

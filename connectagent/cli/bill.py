@@ -28,7 +28,7 @@ from connectagent.errors import ConfigError, HandlerError, PluginError, did_you_
 from connectagent.hooks.entry_points import normalized
 from connectagent.output.rows import many
 from connectagent.output.text import visible
-from connectagent.records.bill import Bill, Break, Item, bill_of, resized
+from connectagent.records.bill import Bill, BillItem, Break, bill_of, resized
 from connectagent.records.blobs import blob_folder
 from connectagent.records.find import find_record
 from connectagent.records.read import read_lazily, refuse_odd
@@ -167,21 +167,21 @@ def _show(path: Path, found: Bill, most: int, without: dict[str, Any] | None) ->
         _show_without(found, without)
 
 
-def _size(item: Item) -> tuple[int, int]:
+def _size(item: BillItem) -> tuple[int, int]:
     """The largest first."""
     return -item.tokens, -item.bytes
 
 
-def _sums(items: list[Item]) -> list[Item]:
+def _sums(items: list[BillItem]) -> list[BillItem]:
     """One item for each who."""
-    sums: dict[str, Item] = {}
+    sums: dict[str, BillItem] = {}
     for item in items:
-        one = sums.setdefault(item.who, Item("", item.who, "", ""))
+        one = sums.setdefault(item.who, BillItem("", item.who, "", ""))
         one.add(Share(item.tokens, item.cached, item.cost, 1), item.bytes)
     return sorted(sums.values(), key=_size)
 
 
-def _table(items: list[Item], found: Bill, keys: tuple[str, ...]) -> None:
+def _table(items: list[BillItem], found: Bill, keys: tuple[str, ...]) -> None:
     of = "tokens" if any(item.tokens for item in found.items.values()) else "bytes"  # where no usage is known
     whole = sum(getattr(item, of) for item in found.items.values()) or 1
     several = len({item.agent for item in items}) > 1

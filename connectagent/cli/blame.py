@@ -29,7 +29,7 @@ from connectagent.records.plugin_changes import PluginChange, plugin_changes
 from connectagent.records.read import read_lazily, refuse_odd
 from connectagent.records.texts import data_text
 from connectagent.records.watched import watched_agents
-from connectagent.session.history import Change, History, Line
+from connectagent.session.history import History, Line, MessageChange
 
 _NEAR = 200  # characters that are shown around a change
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -124,7 +124,7 @@ def _table(changes: list[tuple[int | None, Line]]) -> None:
     show_table([*columns, Column("and then", 40), Column("message")], cells)
 
 
-def _when(change: Change) -> str:
+def _when(change: MessageChange) -> str:
     return f"{change.turn}.{change.iteration}" if change.iteration else str(change.turn)
 
 

@@ -20,7 +20,7 @@ UNNAMED = ""  # in place of an id: none was given
 _TEXTS = {"--approve": 0, "--reject": 1, "--answer": 1}  # how many texts come behind the id
 
 
-class Decided(TypedDict, total=False):
+class DecisionArguments(TypedDict, total=False):
     """A decision, as `agent.resume()` takes it."""
 
     approve: str
@@ -57,7 +57,7 @@ def _has_id(following: list[str], texts: int) -> bool:
 
 def decision_of(
     record: Path, approve: str | None, reject: tuple[str, str] | None, answer: tuple[str, str] | None
-) -> Decided:
+) -> DecisionArguments:
     """The decision in the options, about a call that was named, or that the person was shown and has confirmed.
 
     Raises:

@@ -94,7 +94,8 @@ class ShowHooks:
 
     @hooks.before_llm
     def asking(self, request: LLMRequest) -> None:
-        messages, tools = many(len(request.messages), "message"), many(len(request.tools), "tool")
+        messages = many(len(request.messages), "message")
+        tools = many(len(request.tools), "tool")
         _say("before_llm", f"{messages} and {tools} go to {request.model}")
 
     @hooks.after_llm
@@ -143,14 +144,16 @@ def demo_agent() -> Any:
     from connectagent.agents.agent import Agent
 
     # Always this model: the demo costs nothing and sends nothing, whatever keys are set.
-    tools, plugins = [list_files, count_lines, write_note], [Reminder(), ShowHooks()]
+    tools = [list_files, count_lines, write_note]
+    plugins = [Reminder(), ShowHooks()]
     return Agent("demo", tools, model="offline", quiet=True, plugins=plugins)
 
 
 @click.command(short_help="Watch an agent do a small task: no key, no network.")
 def demo() -> None:
     """Watch an agent do a small task in this folder: no key, no network, every hook shown."""
-    agent, task = demo_agent(), _task()
+    agent = demo_agent()
+    task = _task()
     click.echo("An agent with three tools and the offline model (rules, no network) is asked:")
     click.echo(f"  {task}\n({MISSING} does not exist, so that on_error fires too.)\n")
     result = agent.input(task)
@@ -164,7 +167,8 @@ def _task() -> str:
     sizes = {}
     with contextlib.suppress(OSError):  # a folder that cannot be read; the tool reports it
         for line in list_files():
-            name, size = line.rsplit(" ", 2)[0], line.rsplit(" ", 2)[1]
+            name = line.rsplit(" ", 2)[0]
+            size = line.rsplit(" ", 2)[1]
             if line.endswith(" bytes") and re.fullmatch(r"[\w .-]+", name):
                 sizes[name] = int(size)
     count = f'count the lines of "{max(sizes, key=lambda name: sizes[name])}", ' if sizes else ""

@@ -159,7 +159,7 @@ def _reached(scores: Scores, checks: Sequence[Check], least: float) -> bool:
     return all(cases and mean_of(cases).score >= least for cases in found)
 
 
-def _cases(lines: list[prompts.Line]) -> list[evals.Case]:
+def _cases(lines: list[prompts.PromptLine]) -> list[evals.Case]:
     """The cases of a file; without ids, the prompts are their ids."""
     found: dict[str, evals.Case] = {}
     named = {line.id for line in lines}

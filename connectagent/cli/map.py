@@ -132,7 +132,8 @@ class Progress:
     """
 
     def __init__(self, total: int, batch: Batch | None = None) -> None:
-        self.total, self.batch = total, batch
+        self.total = total
+        self.batch = batch
         self.done = self.known = self.failed = self.waiting = self.tokens = 0
         self.cost = 0.0
         self.priced = True
@@ -170,7 +171,8 @@ class Progress:
 
     def text(self) -> str:
         """The line; what matters least comes last, since a narrow terminal cuts it."""
-        seconds, taken = time.monotonic() - self.began, self.done - self.known
+        seconds = time.monotonic() - self.began
+        taken = self.done - self.known
         running, wait_s = (0, 0.0) if self.batch is None else (self.batch.running, self.batch.gate.wait_s)
         parts = [f"{self.done}/{self.total} done"]
         parts += [f"{self.known} of them before"] if self.known else []
@@ -185,7 +187,8 @@ class Progress:
 
     def row(self, mark: str, seconds: float) -> Row:
         """The line while it runs, with the time that is left, as far as one can tell."""
-        taken, left = self.done - self.known, self.total - self.done
+        taken = self.done - self.known
+        left = self.total - self.done
         left_s = left * (time.monotonic() - self.began) / taken if taken else 0.0
         return Row(0, ((f"{mark}{self.text()}", ""),), f"{duration(left_s * 1000)} left" if left_s else "")
 

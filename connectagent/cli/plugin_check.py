@@ -47,7 +47,8 @@ def _tried(plugin: Installed, limit: float) -> Status:
             status = Status(**json.loads(file.read_bytes()))
         except (OSError, ValueError, TypeError):
             status = unloaded
-            status.status, status.error = "broken", f"plugin {plugin.name!r} ({plugin}) cannot be loaded: {ended}"
+            status.status = "broken"
+            status.error = f"plugin {plugin.name!r} ({plugin}) cannot be loaded: {ended}"
             status.way_out = way_out(plugin, PluginError())
     return status
 

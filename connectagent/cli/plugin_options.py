@@ -35,14 +35,16 @@ class AgentCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name: one for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)}
-        rest, left = [], list(args)
+        rest = []
+        left = list(args)
         while left:
             name, equals, value = left.pop(0).partition("=")
             if name in own or name == "--" or not name.startswith("--"):
                 rest.append(f"{name}{equals}{value}")
                 count = len(left) if name == "--" else _values(own.get(name)) - bool(equals)
                 count = max(count, 0)
-                rest, left = [*rest, *left[:count]], left[count:]
+                rest = [*rest, *left[:count]]
+                left = left[count:]
             else:
                 ctx.meta.setdefault(_GIVEN, []).append(_read(ctx, name, value if equals else None, left, own))
         return super().parse_args(ctx, rest)

@@ -29,7 +29,7 @@ _A_LINE = "each line is a text or an object of its own"
 Command = Callable[..., Any]
 
 
-class Line(NamedTuple):
+class PromptLine(NamedTuple):
     """A prompt of a file.
 
     Args:
@@ -77,7 +77,7 @@ def many_options(function: Command) -> Command:
     return function
 
 
-def read(path: str, template: str | None, sample: int | None = None) -> list[Line]:
+def read(path: str, template: str | None, sample: int | None = None) -> list[PromptLine]:
     """The prompts of a file, or of standard input for `-`.
 
     Args:
@@ -160,7 +160,7 @@ def _rows(reader: Reader, path: str) -> Iterator[tuple[int, dict[str, str]]]:
         csv.field_size_limit(limit)
 
 
-def _line(fields: object, template: str | None, place: str) -> Line:
+def _line(fields: object, template: str | None, place: str) -> PromptLine:
     given = {"prompt": fields} if isinstance(fields, str) else fields
     if not isinstance(given, dict):
         raise usage_error(f"{place} is {json.dumps(fields)[:80]}; {_A_LINE}")
@@ -178,7 +178,7 @@ def _line(fields: object, template: str | None, place: str) -> Line:
         text = _FIELD.sub(lambda found: _text(given[found[1]]), template)
     if not text.strip():
         raise usage_error(f"{place}: the prompt is empty")
-    return Line(_text(given["id"]) if given.get("id") not in (None, "") else None, text, given, place)
+    return PromptLine(_text(given["id"]) if given.get("id") not in (None, "") else None, text, given, place)
 
 
 def _text(value: object) -> str:
@@ -186,7 +186,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _check_ids(lines: list[Line]) -> None:
+def _check_ids(lines: list[PromptLine]) -> None:
     """Refuse an id that two lines have: their results could not be told apart, nor their records.
 
     Raises:

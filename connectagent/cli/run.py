@@ -68,10 +68,10 @@ def run(
     PROMPT is the prompt for the agent, or the argument of `main`. With `-`, or where it is needed and missing, it
     is read from standard input.
     """
-    from connectagent.cli.summary import Summary
+    from connectagent.cli.summary import RunSummary
 
     overrides.update({name: value for name, value in options.items() if value})
-    summary = None if quiet and durations is None else Summary(durations)
+    summary = None if quiet and durations is None else RunSummary(durations)
     script.apply(model, quiet, plugins, {summary.name: summary} if summary else None)
     module = script.load(path, traceback)
     agent, turn = _turn(module, prompt)

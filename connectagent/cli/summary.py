@@ -25,7 +25,7 @@ _KEPT = frozenset(("type", "status", "error_type", "raised_at", "by", "tool_name
 _KEPT |= {"model", "iteration", "duration_ms", "timing"}
 
 
-class Summary:
+class RunSummary:
     """A plugin that collects what happens in all agents, and shows it at the end.
 
     Args:

@@ -113,7 +113,9 @@ class _Anew:
     """
 
     def __init__(self, file: FileIO, said: Callable[[], AbstractContextManager[None]], lines: int) -> None:
-        self._file, self._said, self._lines = file, said, lines
+        self._file = file
+        self._said = said
+        self._lines = lines
         self.held: list[bytes] | None = [] if lines else None
 
     def write(self, line: str) -> None:
@@ -129,7 +131,8 @@ class _Anew:
     def begin(self) -> None:
         """Put the lines that wait in the place of what the file has."""
         if self.held is not None:
-            held, self.held = self.held, None
+            held = self.held
+            self.held = None
             try:
                 with self._said():
                     self._file.truncate(0)

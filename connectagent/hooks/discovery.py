@@ -224,7 +224,8 @@ def _loaded(item: object, place: str, on_events: object) -> list[Handler]:
             command line names.
         ConfigError: the project's file names code that the person has not allowed.
     """
-    bare, plugin = _bare(item), None
+    bare = _bare(item)
+    plugin = None
     if isinstance(bare, str) and bare.endswith(".py"):
         check_file(bare, place)
     elif isinstance(bare, str):
@@ -234,7 +235,11 @@ def _loaded(item: object, place: str, on_events: object) -> list[Handler]:
         own = getattr(handler.thing, "inherited", True) is False
         handler.local = own or _key(item) in map(_key, _flat(on_events))
     # What is added there with `around_tool` only counts or measures, and most projects set its options.
-    guarding = GUARDING if place in IN_CODE else DECIDING if place in (PERSON, ENVIRONMENT) else ()
+    guarding: Collection[str] = ()
+    if place in IN_CODE:
+        guarding = GUARDING
+    elif place in (PERSON, ENVIRONMENT):
+        guarding = DECIDING
     if plugin is not None and any(handler.hook in guarding and not handler.shadowed for handler in handlers):
         refuse_options_of_settings(plugin, place if place in (PERSON, ENVIRONMENT) else CODE)
     return handlers
@@ -297,7 +302,9 @@ def _key(item: object) -> Any:
 def _name(item: object) -> str:
     """The name with which a plugin can be left out before it is loaded; "" for an object."""
     key = _key(item)
-    return "" if isinstance(key, int) else Path(key).stem if key.endswith(".py") else key
+    if isinstance(key, int):
+        return ""
+    return Path(key).stem if key.endswith(".py") else key
 
 
 def model_handlers(model: str | None, known: set[str], provider_of: Callable[[str], Any]) -> list[Handler]:
@@ -381,7 +388,8 @@ def _handlers(thing: object, plugin: str, version: str | None, builtin: bool = F
 
 
 def _handlers_of_installed(plugin: Installed, options: Mapping[str, Any] | None = None) -> list[Handler]:
-    thing, given = load(plugin, options or {}), all_options(plugin, options or {})
+    thing = load(plugin, options or {})
+    given = all_options(plugin, options or {})
     own = functools.partial(_handlers, plugin=own_name(plugin), version=plugin.version, options=given)
 
     def listed() -> list[Handler]:

@@ -285,7 +285,8 @@ def options_of(plugin: Installed) -> dict[str, Any]:
     Raises:
         ConfigError: they contain an address, code or a path that the person has not allowed.
     """
-    names, found = table_names(plugin), {}
+    names = table_names(plugin)
+    found = {}
     for key, table in project_settings().items():
         if isinstance(table, dict) and normalized(key) in names:
             check_allowed(key)

@@ -28,7 +28,7 @@ class HandlerValue(NamedTuple):
     by: By
 
 
-class Boundary(Protocol):
+class HandlerRunner(Protocol):
     """Runs one handler: checks its value, measures its time, and attributes its changes and errors to it."""
 
     def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
@@ -68,7 +68,7 @@ Over = Sequence[list[Any]]
 """Handlers that have finished and do not run again, as `[plugin, handler]`."""
 
 
-class HookCall(dict[str, Any]):
+class FiredHook(dict[str, Any]):
     """The arguments of one call of a hook, with what the executor needs for it.
 
     Attributes:
@@ -121,24 +121,24 @@ class Executor:
         boundary: runs each handler.
     """
 
-    def __init__(self, boundary: Boundary) -> None:
+    def __init__(self, boundary: HandlerRunner) -> None:
         self.boundary = boundary
 
     def __call__(
         self, hook: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any], firstresult: bool
     ) -> Any:
         """Run implementations, the last one first, as pluggy asks for it."""
-        if isinstance(arguments, HookCall):
+        if isinstance(arguments, FiredHook):
             call = arguments
         else:
             _check_given(hook, implementations, arguments)
-            call = HookCall(arguments)
+            call = FiredHook(arguments)
         if CONTRACTS[hook].kind != "around":
             return self.run(hook, _handlers_in(implementations, hook), call)
         call.operation = call.operation or _operation(implementations, call)
         return self.run(hook, _handlers_in(implementations), call)
 
-    def run(self, hook: str, handlers: Iterable[Handler], call: HookCall) -> Any:
+    def run(self, hook: str, handlers: Iterable[Handler], call: FiredHook) -> Any:
         """Run handlers in order, by the hook's contract; what the contract gives."""
         kind = CONTRACTS[hook].kind
         if kind == "around":
@@ -154,7 +154,7 @@ class Executor:
                 values.append(value)
         return values if kind == "collect" else None
 
-    def _first(self, handlers: Iterable[Handler], call: HookCall) -> Any:
+    def _first(self, handlers: Iterable[Handler], call: FiredHook) -> Any:
         for handler in handlers:
             value = self.boundary.call(handler, call)
             if value is not None:
@@ -162,10 +162,11 @@ class Executor:
                 return value
         return None
 
-    def _chain(self, handlers: Iterable[Handler], name: str, call: HookCall) -> Any:
+    def _chain(self, handlers: Iterable[Handler], name: str, call: FiredHook) -> Any:
         for handler in handlers:
             call.ready()
-            given, before = call[name], clone(call[name])
+            given = call[name]
+            before = clone(call[name])
             value = self.boundary.call(handler, call)
             if isinstance(value, Continue):
                 call.decided = HandlerValue(value, handler.by)
@@ -176,9 +177,10 @@ class Executor:
                 self.boundary.announce_value(handler, name, call)
         return call[name]
 
-    def _around(self, handlers: Iterable[Handler], call: HookCall) -> Any:
+    def _around(self, handlers: Iterable[Handler], call: FiredHook) -> Any:
         entered: list[tuple[Handler, Any]] = []
-        result, error = None, None
+        result = None
+        error = None
         try:
             self.enter(handlers, call, entered)
             result = None if call.operation is None else call.operation()
@@ -186,7 +188,7 @@ class Executor:
             error = raised
         return self.leave(entered, call, result, error)
 
-    def enter(self, handlers: Iterable[Handler], call: HookCall, entered: list[tuple[Handler, Any]]) -> None:
+    def enter(self, handlers: Iterable[Handler], call: FiredHook, entered: list[tuple[Handler, Any]]) -> None:
         """Run around handlers up to their yields; those that have begun are added to `entered`."""
         for handler in handlers:
             half = self.boundary.begin(handler, call)
@@ -194,7 +196,7 @@ class Executor:
             self.boundary.enter(handler, half, call)
 
     def leave(
-        self, entered: list[tuple[Handler, Any]], call: HookCall, result: object, error: BaseException | None
+        self, entered: list[tuple[Handler, Any]], call: FiredHook, result: object, error: BaseException | None
     ) -> Any:
         """Run the rest of around handlers, the last one first; the final outcome of the operation."""
         boundary = self.boundary
@@ -204,7 +206,8 @@ class Executor:
                 value = boundary.leave(*entered[-1], call, result, error)
                 kept = error is None and value is result and same(before, peek_value(result))
                 if value is not None and not kept and (error is None or isinstance(error, (Exception, Waiting))):
-                    result, error = call.convert(value) if call.convert else value, None
+                    result = call.convert(value) if call.convert else value
+                    error = None
                     boundary.announce_value(entered[-1][0], "result", {**call, "result": result})
             except BaseException as raised:
                 error = raised
@@ -226,7 +229,7 @@ class Calls(pluggy.PluginManager):
         looked_up: hooks that count as such, since a resumed turn looks up what handlers did then.
     """
 
-    def __init__(self, boundary: Boundary) -> None:
+    def __init__(self, boundary: HandlerRunner) -> None:
         super().__init__(PROJECT)
         self.boundary = boundary
         self.active: set[str] = set()
@@ -241,7 +244,7 @@ class Calls(pluggy.PluginManager):
         """The handlers of a hook, in the order in which they run."""
         return self._listed.get(hook, ())
 
-    def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
+    def call(self, hook: str, call: FiredHook, over: Over = ()) -> Any:
         """Call handlers by the hook's contract, without those in `over`; what the contract gives.
 
         `call` has what they decided, and by whom.
@@ -267,11 +270,11 @@ class Calls(pluggy.PluginManager):
             return
         excluded = {id(by) for by in but}
         over = [[one.plugin, one.by["handler"]] for one in self.handlers(hook) if id(one.by) in excluded]
-        self.call(hook, HookCall(arguments), over)
+        self.call(hook, FiredHook(arguments), over)
 
     def collect(self, hook: str, **arguments: Any) -> list[Any]:
         """Call every handler and return the values, without None."""
-        return list(self.call(hook, HookCall(arguments)))
+        return list(self.call(hook, FiredHook(arguments)))
 
     def around(
         self,
@@ -284,8 +287,9 @@ class Calls(pluggy.PluginManager):
         """Run an operation inside the hook's handlers, the first one outermost, without those in `over`."""
         if hook not in self.active:
             return operation()
-        call = HookCall(arguments)
-        call.convert, call.operation = convert, operation
+        call = FiredHook(arguments)
+        call.convert = convert
+        call.operation = operation
         return self.call(hook, call, over)
 
     def halves(self, hook: str, over: Over = ()) -> tuple[Any, list[Handler]]:
@@ -347,7 +351,7 @@ def _handlers_in(implementations: Sequence[pluggy.HookImpl], hook: str = "") -> 
     return reversed(found)
 
 
-def _operation(implementations: Sequence[pluggy.HookImpl], call: HookCall) -> Callable[[], Any]:
+def _operation(implementations: Sequence[pluggy.HookImpl], call: FiredHook) -> Callable[[], Any]:
     """The operation of an around hook: the function that `call_extra` adds; without one, it does nothing."""
     for one in implementations:
         if one.plugin is None:

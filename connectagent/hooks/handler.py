@@ -170,7 +170,8 @@ def _check_kind(code: object, hook: str, place: str) -> None:
         raise HandlerError(f"{place} is async: the loop is synchronous; {way}")
     if hook == RESOURCE:  # it may yield or return
         return
-    yields, around = inspect.isgeneratorfunction(code), CONTRACTS[hook].kind == "around"
+    yields = inspect.isgeneratorfunction(code)
+    around = CONTRACTS[hook].kind == "around"
     if around and not yields:
         raise HandlerError(f"{place} must yield exactly once: what is before the yield runs before the operation")
     if yields and not around:
@@ -245,7 +246,8 @@ def tell_apart(listed: list[Handler]) -> None:
     """Number handlers of the same name, such as methods of two objects: the log identifies handlers by name."""
     taken: set[tuple[str, str, str]] = set()
     for handler in listed:
-        name, number = handler.by["handler"], 1
+        name = handler.by["handler"]
+        number = 1
         while (key := (handler.hook, handler.plugin, handler.by["handler"])) in taken:
             number += 1
             handler.by["handler"] = f"{name}#{number}"

@@ -20,7 +20,7 @@ from connectagent.errors import PluginError
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
-from connectagent.hooks.executor import Boundary, Calls, Registration
+from connectagent.hooks.executor import Calls, HandlerRunner, Registration
 from connectagent.hooks.handler import RESOURCE, Handler, refuse_twice, tell_apart
 from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, SPECS
 from connectagent.session.usage import rows
@@ -36,7 +36,7 @@ class Host(Calls):
         boundary: runs each handler.
     """
 
-    def __init__(self, boundary: Boundary) -> None:
+    def __init__(self, boundary: HandlerRunner) -> None:
         super().__init__(boundary)
         self._arranging = threading.RLock()
         vars(self)["hook"] = _Callers(self._hookexec)
@@ -265,7 +265,8 @@ class Host(Calls):
 
         A resumed turn looks up what their handlers decided and changed, though these may not be there any more.
         """
-        before, self.looked_up = self.looked_up, set(hooks).intersection(dir(self.hook))
+        before = self.looked_up
+        self.looked_up = set(hooks).intersection(dir(self.hook))
         self._note(*before, *self.looked_up)
 
     def _note(self, *hooks: str) -> None:

@@ -10,7 +10,10 @@ from connectagent.errors import PluginError, nearest
 from connectagent.hooks.entry_points import named, normalized
 
 # The places that name plugins. Any other place is the path of a project's file.
-CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
+CODE = "code"
+USE = "connectagent.use()"
+PERSON = "command line"
+BY_DEFAULT = "default"
 ENVIRONMENT = "CONNECTAGENT_PLUGINS"
 IN_CODE = (CODE, USE)
 _met: set[str] = set()  # the names behind "no:" that an agent of this process knew
@@ -77,7 +80,8 @@ class LeftOut:
             elif place != PERSON or name not in _met:
                 near = nearest(name, known)
                 hint = f" Did you mean 'no:{near}'?" if near else ""
-                where, listed = describe_place(place), ", ".join(sorted(known))
+                where = describe_place(place)
+                listed = ", ".join(sorted(known))
                 error = PluginError(f"{item!r} ({where}): there is no plugin {name!r}.{hint} Known: {listed}")
                 if place != PERSON or not _waiting:
                     raise error

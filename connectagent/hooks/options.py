@@ -161,7 +161,8 @@ def read_options(plugin: str, factory: Callable[..., Any], given: Mapping[str, A
     found = {}
     for name, value in given.items():
         if name not in known and not takes_any:
-            listed, hint = ", ".join(known) or "none", did_you_mean(name, known, 0.5)
+            listed = ", ".join(known) or "none"
+            hint = did_you_mean(name, known, 0.5)
             raise PluginError(f"plugin {plugin} has no option {name!r}.{hint} It takes: {listed}")
         try:
             found[name] = as_option(value, parameters.get(name)) if isinstance(value, Text) else value

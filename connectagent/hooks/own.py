@@ -29,7 +29,8 @@ class OwnHook:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.name = function, function.__name__
+        self.function = function
+        self.name = function.__name__
         update_wrapper(self, function)
         self._mark = marker(self.name)
 
@@ -70,7 +71,9 @@ class OwnHook:
         # A shadowed handler fired it: no other handler runs.
         if operation is not None:
             return operation()
-        return given[CONTRACTS[self.name].chained] if kind == "chain" else [] if kind == "collect" else None
+        if kind == "chain":
+            return given[CONTRACTS[self.name].chained]
+        return [] if kind == "collect" else None
 
     def _check(self, operation: object, kind: str, given: dict[str, Any]) -> None:
         known = PARAMETERS[self.name]

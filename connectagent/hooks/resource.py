@@ -121,5 +121,6 @@ _kept: set[Pool] = set()  # those with something open: of a lost agent, generato
 
 def described(handler: Handler) -> str:
     """A resource for errors: name, file and line, plugin."""
-    name, by = handler.opts["name"], handler.by
+    name = handler.opts["name"]
+    by = handler.by
     return f"resource {name!r} ({by['file']}:{by['line']}, of plugin {handler.plugin!r})"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from connectagent.hooks.executor import HookCall
+from connectagent.hooks.executor import FiredHook
 from connectagent.loop.execute import asking_in
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.remote import Remote
@@ -19,7 +19,7 @@ def fire_hook(agent: Any, hook: str, operation: Callable[[], Any] | None, given:
         Exception: what a handler or the operation raised.
     """
     agent.hooks.know(hook)
-    call = HookCall(given)
+    call = FiredHook(given)
     call.operation = operation
     if agent.turn is None:
         return _result(HookRun(hook, "", call).call(agent.hooks, agent))
@@ -30,7 +30,7 @@ def fire_hook(agent: Any, hook: str, operation: Callable[[], Any] | None, given:
     return _in_turn(turn, asked, hook, call)
 
 
-def _in_turn(turn: Any, asked: Any, hook: str, call: HookCall) -> Any:
+def _in_turn(turn: Any, asked: Any, hook: str, call: FiredHook) -> Any:
     with turn.alone(asked):
         id = turn.key(asked, "hook", hook, [value for name, value in call.items() if name != "agent"])
         run = HookRun(hook, id.removeprefix(f"{turn.id}/"), call)

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectagent.data import Continue, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
-from connectagent.hooks.executor import HandlerValue, HookCall
+from connectagent.hooks.executor import FiredHook, HandlerValue
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.call_arguments import show_pending
 from connectagent.loop.divergence import finish
@@ -60,7 +60,7 @@ class HookRun:
         self,
         hook: str,
         place: str,
-        given: HookCall,
+        given: FiredHook,
         convert: Callable[[Any], Any] | None = None,
         found: tuple[Any, ...] | None = None,
     ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from connectagent import frame
 from connectagent.errors import INTERRUPTS
 from connectagent.frame import Frame
-from connectagent.hooks.executor import HookCall
+from connectagent.hooks.executor import FiredHook
 from connectagent.loop.beside import GRACE_S, Body, in_frame, run_apart
 from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.lost_updates import Copy
@@ -145,7 +145,7 @@ class _Host:
         executor, handlers = host.halves(hook, over)
         if executor is None:
             return remote.call(host.around, hook, operation, convert, over, **arguments)
-        call, entered = HookCall(arguments), list[Any]()
+        call, entered = FiredHook(arguments), list[Any]()
         call.convert = convert
         result, error = None, None
         try:
@@ -171,7 +171,7 @@ class _Host:
 
 
 def _leave(
-    executor: Any, entered: list[Any], call: HookCall, result: Any, error: BaseException | None
+    executor: Any, entered: list[Any], call: FiredHook, result: Any, error: BaseException | None
 ) -> tuple[Any, BaseException | None]:
     """Run the rest of around handlers; the outcome after them. Raises only their own errors."""
     try:

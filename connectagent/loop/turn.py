@@ -10,7 +10,7 @@ from typing import Any
 
 from connectagent.data import TraceEntry, Wait
 from connectagent.frame import Frame
-from connectagent.hooks.executor import HandlerValue, HookCall
+from connectagent.hooks.executor import FiredHook, HandlerValue
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
@@ -145,7 +145,7 @@ class Turn(Operations):
         self, hook: str, place: str, convert: Any, suffix: Any, over: Any, found: Any = None, **given: Any
     ) -> HookRun:
         """Like `decide`, but returns the run of the handlers; `found`: `calls_of` its calls, where they are known."""
-        run = HookRun(hook, f"{place}{hook}{suffix}", HookCall({"agent": self.agent, **given}), convert, found)
+        run = HookRun(hook, f"{place}{hook}{suffix}", FiredHook({"agent": self.agent, **given}), convert, found)
         if over:
             run.leave_out(over)
         return run.run(self)
@@ -161,7 +161,7 @@ class Turn(Operations):
         """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
         if hook not in self.host.active:
             return given[CONTRACTS[hook].chained], None
-        call = HookCall({"agent": self.agent, **given})
+        call = FiredHook({"agent": self.agent, **given})
         call.convert = convert
         self.notify(hook, place, last, call)
         return call[CONTRACTS[hook].chained], call.decided
@@ -171,7 +171,7 @@ class Turn(Operations):
         hook: str,
         place: str = "",
         last: TraceEntry | None = None,
-        call: HookCall | None = None,
+        call: FiredHook | None = None,
         **given: Any,
     ) -> None:
         """Run the handlers of a hook.
@@ -185,7 +185,7 @@ class Turn(Operations):
         """
         if hook not in self.host.active:
             return
-        run = HookRun(hook, place + hook, HookCall({"agent": self.agent, **given}) if call is None else call)
+        run = HookRun(hook, place + hook, FiredHook({"agent": self.agent, **given}) if call is None else call)
         if last is None:
             run.run(self)
             return

@@ -221,9 +221,11 @@ class AnthropicLLM(WireLLM):
         """The usage of one answer, which may have taken several calls; input tokens here exclude cached ones."""
         if not any(usages):
             return None
-        total, hour = TokenUsage(), 0
+        total = TokenUsage()
+        hour = 0
         for usage in usages:
-            read, written = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
+            read = count(usage, "cache_read_input_tokens")
+            written = count(usage, "cache_creation_input_tokens")
             total.input_tokens += count(usage, "input_tokens") + read + written
             total.output_tokens += count(usage, "output_tokens")
             total.cached_tokens += read

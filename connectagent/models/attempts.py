@@ -46,11 +46,13 @@ class Attempts:
     """
 
     def __init__(self, model: str, max_retries: int | None) -> None:
-        self.model, self.max_retries = model, _MAX_RETRIES if max_retries is None else max_retries
+        self.model = model
+        self.max_retries = _MAX_RETRIES if max_retries is None else max_retries
         self._made: list[dict[str, Any]] = []
 
     def __enter__(self) -> Attempts:
-        self._token, self._caller = _current.set(self), CALLER.get()
+        self._token = _current.set(self)
+        self._caller = CALLER.get()
         self._compute(True)
         return self
 

@@ -109,7 +109,10 @@ def given(
         if api_key and not base_url:
             raise ConfigError("api_key= needs a model: name one of the provider whose key it is, model='...'")
         named = setting("model", overridden=False)
-        name = str(named) if named else None if base_url else default_model(overridden=False)
+        if named:
+            name = str(named)
+        elif not base_url:
+            name = default_model(overridden=False)
     return Connection(name, api_key or None, base_url or None, dict(options or {}))
 
 

@@ -201,7 +201,11 @@ def tool_call(id: object, name: object, raw: object, taken: set[str], provider: 
         taken: the ids of the response's calls so far; the new one is added.
         provider: whose format a made-up id gets.
     """
-    text = id if isinstance(id, str) else "" if id is None else str(id)
+    text = ""
+    if isinstance(id, str):
+        text = id
+    elif id is not None:
+        text = str(id)
     if not text or text in taken:
         text = new_id(provider)
     taken.add(text)

@@ -68,11 +68,14 @@ def connected(name: str, connection: Connection, factories: Mapping[str, Factory
         from connectagent.models.offline import OfflineLLM
 
         return OfflineLLM()
-    key, base_url = mine.api_key, mine.base_url
+    key = mine.api_key
+    base_url = mine.base_url
     if provider == OWN_SERVER:
-        provider, key = "openai", key or NO_KEY  # the variable holds OpenAI's key, which is not theirs
+        provider = "openai"
+        key = key or NO_KEY  # the variable holds OpenAI's key, which is not theirs
     elif provider == "co":
-        base_url, key = base_url or _gateway_url(name), key or setting("gateway_key")
+        base_url = base_url or _gateway_url(name)
+        key = key or setting("gateway_key")
     adapter = _adapter(provider)
     return adapter(bare, provider=provider, api_key=key, base_url=base_url, options=dict(mine.options) or None)
 

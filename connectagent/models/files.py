@@ -110,7 +110,8 @@ def for_anthropic(part: Part) -> Part:
     """
     if (note := left_out(part)) is not None:
         return {"type": "text", "text": note}
-    inline, file = _inline(part), _file_of(part)
+    inline = _inline(part)
+    file = _file_of(part)
     if inline is None:
         url = str(file.get("file_data") or "")
         if url.startswith(("https://", "http://")):

@@ -82,7 +82,9 @@ def _number(data: bytes, at: int, count: int, order: str = "big") -> int:
 
 def _png(data: bytes) -> ImageFacts:
     """Chunks follow each other: length, name, content, checksum. The last is IEND."""
-    width, height, at = _number(data, 16, 4), _number(data, 20, 4), 8
+    width = _number(data, 16, 4)
+    height = _number(data, 20, 4)
+    at = 8
     while at + 12 <= len(data):
         if data[at + 4 : at + 8] == b"IEND":
             return ImageFacts("image/png", width, height)
@@ -92,7 +94,9 @@ def _png(data: bytes) -> ImageFacts:
 
 def _jpeg(data: bytes) -> ImageFacts:
     """Segments follow each other: marker, length, content. Behind the first scan an end marker must come."""
-    width, height, at = 0, 0, 2
+    width = 0
+    height = 0
+    at = 2
     while True:
         while _number(data, at, 1) != 0xFF:  # some writers leave bytes between segments
             at += 1
@@ -103,7 +107,8 @@ def _jpeg(data: bytes) -> ImageFacts:
         if marker in _JPEG_ALONE:
             continue
         if marker in _JPEG_SIZES:
-            height, width = _number(data, at + 3, 2), _number(data, at + 5, 2)
+            height = _number(data, at + 3, 2)
+            width = _number(data, at + 5, 2)
         if marker == _JPEG_SCAN:
             return ImageFacts("image/jpeg", width, height, whole=data.rfind(b"\xff\xd9") > at)
         if marker == 0xD9:  # the end, before any picture
@@ -113,8 +118,10 @@ def _jpeg(data: bytes) -> ImageFacts:
 
 def _gif(data: bytes) -> ImageFacts:
     """Blocks follow each other: `!` is an extension, `,` a picture, `;` the end."""
-    width, height = _number(data, 6, 2, "little"), _number(data, 8, 2, "little")
-    at, pictures = 13 + _colours(data[10]), 0
+    width = _number(data, 6, 2, "little")
+    height = _number(data, 8, 2, "little")
+    at = 13 + _colours(data[10])
+    pictures = 0
     try:
         while (kind := _number(data, at, 1)) in b"!,":
             if kind == ord("!"):
@@ -141,12 +148,17 @@ def _behind_blocks(data: bytes, at: int) -> int:
 
 def _webp(data: bytes) -> ImageFacts:
     whole = 8 + _number(data, 4, 4, "little") <= len(data) + 1  # some writers forget the last byte, which only fills
-    kind, width, height = data[12:16], 0, 0
+    kind = data[12:16]
+    width = 0
+    height = 0
     if kind == b"VP8X":
-        width, height = 1 + _number(data, 24, 3, "little"), 1 + _number(data, 27, 3, "little")
+        width = 1 + _number(data, 24, 3, "little")
+        height = 1 + _number(data, 27, 3, "little")
     elif kind == b"VP8 ":
-        width, height = _number(data, 26, 2, "little") & 0x3FFF, _number(data, 28, 2, "little") & 0x3FFF
+        width = _number(data, 26, 2, "little") & 0x3FFF
+        height = _number(data, 28, 2, "little") & 0x3FFF
     elif kind == b"VP8L":
         bits = _number(data, 21, 4, "little")
-        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        width = 1 + (bits & 0x3FFF)
+        height = 1 + (bits >> 14 & 0x3FFF)
     return ImageFacts("image/webp", width, height, whole=whole)

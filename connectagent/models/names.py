@@ -64,7 +64,8 @@ PROVIDERS: dict[str, Provider] = {
 
 def same_account(one: str, other: str | None) -> bool:
     """Whether two providers' names mean the same key and address: OpenAI has a name for each of its two APIs."""
-    first, second = PROVIDERS.get(one), PROVIDERS.get(other or "")
+    first = PROVIDERS.get(one)
+    second = PROVIDERS.get(other or "")
     if first is None or second is None:
         return False
     return (first.key_variable, first.base_url) == (second.key_variable, second.base_url)

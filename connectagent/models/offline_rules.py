@@ -112,7 +112,10 @@ class _Filler:
     """Fills one call. What was taken for one argument is not taken for the next."""
 
     def __init__(self, root: dict[str, Any], clause: str, prompt: str, results: list[Result]) -> None:
-        self.root, self.clause, self.prompt, self.results = root, clause, prompt, results
+        self.root = root
+        self.clause = clause
+        self.prompt = prompt
+        self.results = results
         self.found: dict[str, list[str]] = {}
         self.level = 0
         for kind, pattern in _TOKENS.items():
@@ -120,7 +123,8 @@ class _Filler:
             clause = pattern.sub(" ", clause)
 
     def object(self, schema: dict[str, Any]) -> dict[str, Any]:
-        properties, required = schema.get("properties"), schema.get("required")
+        properties = schema.get("properties")
+        required = schema.get("required")
         if self.level > _MAX_LEVELS or not isinstance(properties, dict):
             return {}
         self.level += 1
@@ -137,16 +141,20 @@ class _Filler:
         options = [schema["const"]] if "const" in schema else schema.get("enum")
         kind = _kind(schema)
         if isinstance(options, list) and options:
-            found, empty = self.named(options), options[0]
+            found = self.named(options)
+            empty = options[0]
         elif kind in ("integer", "number"):
-            found, empty = self.number(kind), schema.get("minimum", 1)
+            found = self.number(kind)
+            empty = schema.get("minimum", 1)
         elif kind == "boolean":
-            found, empty = None, not _has(self.clause, "no", "not", "without", "false", "never")
+            found = None
+            empty = not _has(self.clause, "no", "not", "without", "false", "never")
         elif kind in ("array", "object"):
             found = (self.array(schema) if kind == "array" else self.object(schema)) or None
             empty = [] if kind == "array" else {}
         else:
-            found, empty = self.string(name.lower(), required and "default" not in schema), self.prompt
+            found = self.string(name.lower(), required and "default" not in schema)
+            empty = self.prompt
         return schema.get("default", empty) if found is None and required else found
 
     def plain(self, given: Any) -> dict[str, Any]:
@@ -172,7 +180,9 @@ class _Filler:
 
     def number(self, kind: str) -> int | float | None:
         text = self.take("number")
-        return None if text is None else float(text) if kind == "number" and "." in text else int(float(text))
+        if text is None:
+            return None
+        return float(text) if kind == "number" and "." in text else int(float(text))
 
     def array(self, schema: dict[str, Any]) -> list[Any]:
         items = self.plain(schema.get("items"))

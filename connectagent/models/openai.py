@@ -199,7 +199,8 @@ class OpenAILLM(WireLLM):
             function = raw.get("function") or {}
             arguments = function.get("arguments", function.get("input"))
             if raw.get("custom"):
-                function, arguments = raw["custom"], {"input": raw["custom"].get("input") or ""}
+                function = raw["custom"]
+                arguments = {"input": raw["custom"].get("input") or ""}
             call = tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider)
             has_no_end = number == len(raw_calls) and isinstance(arguments, dict)
             is_complete = whole or not (has_no_end or says_nothing(arguments))

@@ -33,7 +33,8 @@ def to_wire(messages: Messages, origin: Origin, options: Mapping[str, Any] | Non
         origin: the model that is asked; only what it gave itself is sent back.
         options: the parameters of the request.
     """
-    mode, provider = chat_mode(origin, options or {}), origin.provider
+    mode = chat_mode(origin, options or {})
+    provider = origin.provider
     ids = CallIds(mode.ids, unique=False)
     wire: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
@@ -170,7 +171,8 @@ def _extra_fields(own: object) -> dict[str, Any]:
 
 def _fits(function: dict[str, Any]) -> bool:
     """Whether a call's function can be sent as it is: nearly all can, and the history is sent with each request."""
-    name, arguments = function.get("name"), function.get("arguments")
+    name = function.get("name")
+    arguments = function.get("arguments")
     if len(function) != 2 or type(name) is not str or type(arguments) is not str or len(arguments) > 1000:
         return False
     return _known_to_fit(name, arguments)

@@ -91,7 +91,8 @@ def _counts(usage: TokenUsage, **more: int) -> Any:
 
 def _adds_up(usage: TokenUsage) -> bool:
     """Whether the cached tokens are among those of the input."""
-    read, written = usage.cached_tokens, usage.cache_write_tokens
+    read = usage.cached_tokens
+    written = usage.cache_write_tokens
     return min(read, written, usage.output_tokens) >= 0 and read + written <= usage.input_tokens
 
 

@@ -189,7 +189,8 @@ def accepted_name(name: str, pattern: re.Pattern[str], taken: set[str]) -> str:
     if pattern.fullmatch(name):
         return name
     plain = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:64] or "_"
-    made, count = plain, 1
+    made = plain
+    count = 1
     while made in taken or not pattern.fullmatch(made):
         count += 1
         made = f"{plain[: 63 - len(str(count))]}_{count}"

@@ -70,7 +70,8 @@ def to_wire(messages: Messages, origin: Origin, stored: bool) -> list[Item]:
     customs: set[str] = set()
     wire: list[Item] = []
     for message in messages:
-        role, content = message.get("role"), message.get("content")
+        role = message.get("role")
+        content = message.get("content")
         if role == "tool":
             id = ids.result(message.get("tool_call_id"))
             if id is not None:

@@ -328,7 +328,8 @@ class WireLLM(ABC):
 
     def _client(self) -> AbstractContextManager[Any]:
         """The SDK client for one call; all calls share one that signs in by itself, which each would do anew."""
-        key, base_url = self._key(), self.base_url
+        key = self._key()
+        base_url = self.base_url
         if key is None and not self._sdk_may_sign_in():
             raise self._no_key()
         surroundings = tuple(os.environ.get(name) for name in self.client_variables)
@@ -353,7 +354,8 @@ class WireLLM(ABC):
 
     def _post(self, client: Any, body: dict[str, Any], **how: Any) -> tuple[Any, list[dict[str, Any]]]:
         """Send one request by the SDK; returns what it answers and the attempts that failed before."""
-        content, url = encoded(body), f"{client.base_url}".rstrip("/") + self.path
+        content = encoded(body)
+        url = f"{client.base_url}".rstrip("/") + self.path
         try:
             with Attempts(self.model, self.options.get("max_retries")) as attempts:
                 answer = client.post(url, content=content, cast_to=object, options=self._request_options(), **how)
@@ -430,7 +432,8 @@ class WireLLM(ABC):
         Raises:
             ProviderError: there is nothing in it that can be used: see `problem_of`.
         """
-        has_text, has_calls = bool(response.content) or has_more, bool(response.tool_calls)
+        has_text = bool(response.content) or has_more
+        has_calls = bool(response.tool_calls)
         reason = response.finish_reason
         found = problem_of(reason, has_text=has_text, has_calls=has_calls, must_be_whole=must_be_whole)
         if found is None and not (has_text or has_calls):

@@ -250,7 +250,8 @@ def _nullable(schema: Schema) -> Schema:
 
 def _required_properties(schema: Schema) -> list[str]:
     """The required properties, if some of them say so themselves, as in draft 3; else []."""
-    properties, own = schema.get("properties"), schema.get("required")
+    properties = schema.get("properties")
+    own = schema.get("required")
     if not isinstance(properties, dict):
         return []
     needed = [name for name, one in properties.items() if isinstance(one, dict) and one.get("required") is True]

@@ -40,7 +40,8 @@ def within_limits(messages: Sequence[Message], provider: str, limits: Limits) ->
     A wrong media type is corrected. An image or document that cannot be sent becomes a text that says so. Of more
     than the provider takes in one request, the newest stay.
     """
-    made, attached = list(messages), list[_Attachment]()
+    made = list(messages)
+    attached = list[_Attachment]()
     for at, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, list | tuple) and message.get("role") != "assistant":
@@ -199,7 +200,8 @@ def _above_count(attached: list[_Attachment], provider: str, limits: Limits) -> 
 
 
 def _too_wide_for_many(attached: list[_Attachment], provider: str, limits: Limits) -> dict[_Attachment, str]:
-    many, pixels = limits.many_images, limits.many_pixels
+    many = limits.many_images
+    pixels = limits.many_pixels
     if many is None or pixels is None or sum(one.is_image for one in attached) <= many:
         return {}
     gone: dict[_Attachment, str] = {}

@@ -27,7 +27,7 @@ SPINNER = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "-\\|/"}  # by whether
 MOST_LINES = 8
 
 
-class Job:
+class LiveCall:
     """One call that runs.
 
     Args:
@@ -52,7 +52,7 @@ class Live:
     """
 
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[LiveCall] = []
         self.ticking: list[Callable[[], None]] = []  # what else is called with each tick, under the terminal's lock
         self._turns = 0
         self._terminal = Terminal()
@@ -75,7 +75,8 @@ class Live:
             if self._moves():
                 sys.stdout, sys.stderr = _Above(sys.stdout, self), _Above(sys.stderr, self)
                 builtins.input = _Asking(builtins.input, self)
-            name, given = "connectagent-live", (self._stop,)
+            name = "connectagent-live"
+            given = (self._stop,)
             self._thread = threading.Thread(target=self._tick, args=given, name=name, daemon=True)
             self._thread.start()
 
@@ -94,7 +95,8 @@ class Live:
                 sys.stderr = sys.stderr.real
             if isinstance(builtins.input, _Asking):
                 builtins.input = builtins.input.real
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = None
         if thread is not None and thread is not threading.current_thread():
             thread.join(1)  # at the end of the process it must hold no lock of stderr
 
@@ -186,7 +188,8 @@ class _Above:
     """A standard stream while lines are drawn: what is written to it comes above them."""
 
     def __init__(self, real: TextIO, live: Live) -> None:
-        self.real, self._live = real, live
+        self.real = real
+        self._live = live
 
     def write(self, text: str) -> int:
         return self._live.written(self.real, text)
@@ -203,7 +206,8 @@ class _Asking:
     """`input` while lines are drawn, which would be written over the question."""
 
     def __init__(self, real: Callable[..., str], live: Live) -> None:
-        self.real, self._live = real, live
+        self.real = real
+        self._live = live
 
     def __call__(self, *prompt: Any) -> str:
         return str(self._live.asking(lambda: self.real(*prompt)))
@@ -219,7 +223,7 @@ def running(row: Callable[[str, float], Row]) -> Iterator[None]:
     Args:
         row: the line for it, from the symbol before it and the seconds that it has run for.
     """
-    job = Job(row)
+    job = LiveCall(row)
     live.jobs.append(job)
     try:
         yield

@@ -78,7 +78,9 @@ class _Arguments(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxstring = self.maxother = self.maxlong = 60
-        self.maxlevel, self.maxdict, self.maxlist = 3, 6, 6
+        self.maxlevel = 3
+        self.maxdict = 6
+        self.maxlist = 6
 
     def repr_str(self, x: str, level: int) -> str:
         # The beginning tells most. A path or query that keeps its double quotes reads as it was written.
@@ -96,15 +98,19 @@ def call_text(name: object, arguments: object) -> str:
     return f"{name}({', '.join(f'{visible(key, 40)}={_arguments.repr(value)}' for key, value in arguments.items())})"
 
 
+def _text(content: object) -> str:
+    return text_of(content) if isinstance(content, str | list) else str(content)
+
+
 def first_line(content: object) -> str:
     """The first line with something in it, of a result or a message."""
-    text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else str(content)
+    text = _text(content)
     return next((line.strip() for line in text[:2000].splitlines() if line.strip()), "")
 
 
 def more_lines(content: object, glyphs: Glyphs) -> str:
     """How many lines a result has after the first that has something in it; "" for none."""
-    text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else str(content)
+    text = _text(content)
     number = len(text.strip().splitlines()) - 1
     return f"{glyphs.more} {many(number, 'more line')}" if number > 0 else ""
 
@@ -118,7 +124,9 @@ def duration(ms: float) -> str:
     """`12ms`, `1.2s` or `2m05s`."""
     if ms < 1000:
         return f"{ms:.0f}ms"
-    return f"{ms / 1000:.1f}s" if ms < 60_000 else f"{ms // 60_000:.0f}m{ms // 1000 % 60:02.0f}s"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f}s"
+    return f"{ms // 60_000:.0f}m{ms // 1000 % 60:02.0f}s"
 
 
 def tokens(count: int) -> str:
@@ -170,7 +178,9 @@ def _user_input(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 
 def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
-    status, usage, calls = entry.get("status"), usage_of(entry), entry.get("tool_calls_count") or 0
+    status = entry.get("status")
+    usage = usage_of(entry)
+    calls = entry.get("tool_calls_count") or 0
     right = [many(calls, "call") if calls else "", duration(entry.get("duration_ms") or 0)]
     if usage is not None:
         right.append(f"{tokens(usage.input_tokens)}{glyphs.arrow}{tokens(usage.output_tokens)} tok")
@@ -187,7 +197,8 @@ def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
 
 def _call_troubles(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     """What a model call met: failed attempts, an error, an answer that is not whole."""
-    rows, status = [], entry.get("status")
+    rows = []
+    status = entry.get("status")
     if entry.get("retries"):
         reasons = ", ".join(str(failed.get("status") or "no answer") for failed in entry["retries"])
         text = f"{glyphs.warn} {many(len(entry['retries']), 'failed attempt')}: {reasons}"
@@ -218,7 +229,8 @@ def spent_texts(spent: Spent) -> list[str]:
 
 
 def _error(entry: TraceEntry) -> str:
-    kind, text = str(entry.get("error_type") or "error"), str(entry.get("error") or "")[:600]
+    kind = str(entry.get("error_type") or "error")
+    text = str(entry.get("error") or "")[:600]
     text = text.removeprefix("Error: ")
     if entry.get("status") == "not_found" or text.startswith(kind):
         return text
@@ -276,7 +288,8 @@ def _change(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 def change_text(entry: TraceEntry) -> tuple[str, str | None]:
     """What a handler did, and what came of a call: the handler's answer or the next attempt's end; else None."""
-    value, of = entry.get("value"), str(entry.get("of"))
+    value = entry.get("value")
+    of = str(entry.get("of"))
     if of not in ("tool_execution", "llm_call") or not isinstance(value, dict):
         return f"changed the {of.replace('_', ' ')}", None
     text = first_line(value.get("result", value.get("content")) or "")
@@ -331,7 +344,8 @@ def _log(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 def _retrying(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     """What the model call above waits for, at the time."""
-    status, wait = entry.get("status"), entry.get("retry_after_s")
+    status = entry.get("status")
+    wait = entry.get("retry_after_s")
     reason = "the rate limit is reached" if status == 429 else "the request failed"
     waits = f"waits {duration(wait * 1000)} and tries again" if wait else "tries again"
     return [Row(4, ((f"{glyphs.warn} {entry.get('model')}: {reason} (HTTP {status}): {waits}", "yellow"),), wrap=True)]
@@ -343,7 +357,8 @@ def _mended(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 
 def _paused(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
-    call, reason = entry.get("call"), entry.get("reason") or "no reason was given"
+    call = entry.get("call")
+    reason = entry.get("reason") or "no reason was given"
     who = actor(entry.get("by") or entry.get("inner"))
     head = Row(4, ((f"{glyphs.warn} {who} paused the turn: {reason}", "yellow"),), wrap=True)
     waits = call_text(call.get("name"), call.get("arguments")) if isinstance(call, dict) else str(entry.get("hook"))

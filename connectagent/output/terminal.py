@@ -132,14 +132,17 @@ class Terminal:
             line = Terminal._arriving
             start = ""
             if line is not None and line.file is file:
-                start, line.column = "\n" if line.column else "", 0
+                start = "\n" if line.column else ""
+                line.column = 0
                 if line.owner is owner:
                     Terminal._arriving = None
             self._write(file, start + text)
 
     def drawn(self, things: Iterable[Any]) -> str:
         """Rows, other rich renderables or pieces of text as text for this terminal, each line with its end."""
-        width, shown, styled = self.width, [], self.is_styled
+        width = self.width
+        shown = []
+        styled = self.is_styled
         console = _rich(styled, self._encoding)
         for thing in things:
             if isinstance(thing, str):

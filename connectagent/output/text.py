@@ -88,7 +88,8 @@ def actor(by: object) -> str:
 def actor_with_place(by: object) -> str:
     """Who did something, with the plugin, hook, file and line as far as they are known."""
     by = by if isinstance(by, dict) else {}
-    name, plugin = actor(by), by.get("plugin")
+    name = actor(by)
+    plugin = by.get("plugin")
     version = f" {by['version']}" if by.get("version") else ""
     plugin = f" of plugin {plugin}{version}" if by.get("handler") and plugin not in (None, name) else version
     file = f"{short_path(by['file'])}:{by.get('line', '?')}" if by.get("file") not in (None, "?") else ""

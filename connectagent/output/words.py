@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-SAME, REMOVED, ADDED = "=", "-", "+"
+SAME = "="
+REMOVED = "-"
+ADDED = "+"
 Piece = tuple[str, str]
 """`=`, `-` or `+`, and the text that is the same, was removed or added."""
 
@@ -40,7 +42,8 @@ def _diff(old: list[str], new: list[str]) -> list[Piece] | None:
     last = 0
     while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
         last += 1
-    middle, other = old[first : len(old) - last], new[first : len(new) - last]
+    middle = old[first : len(old) - last]
+    other = new[first : len(new) - last]
     if len(middle) * len(other) > _MOST:
         return None
     pieces = [(SAME, "".join(old[:first]))]

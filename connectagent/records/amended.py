@@ -11,7 +11,9 @@ def amend(entries: list[TraceEntry]) -> None:
     """Apply later changes to the entries of calls, so that they are as in the session."""
     calls: dict[Any, TraceEntry] = {}
     for entry in entries:
-        kind, of, value = entry.get("type"), entry.get("of"), entry.get("value")
+        kind = entry.get("type")
+        of = entry.get("of")
+        value = entry.get("value")
         if kind == "tool_execution":
             calls[entry.get("call_id")] = entry
         elif kind == "llm_call":

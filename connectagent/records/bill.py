@@ -27,7 +27,7 @@ Price = Callable[[TraceEntry, TokenUsage], float | None]
 
 
 @dataclass(slots=True)
-class Item:
+class BillItem:
     """One line of a bill.
 
     Args:
@@ -53,7 +53,8 @@ class Item:
     def add(self, share: Share, size: int) -> None:
         """Add its share of calls, in which it had so many bytes."""
         self.bytes += size
-        self.tokens, self.cached = self.tokens + share.tokens, self.cached + share.cached
+        self.tokens += share.tokens
+        self.cached += share.cached
         self.calls += share.calls
         self.cost = None if self.cost is None or share.cost is None else self.cost + share.cost
 
@@ -125,7 +126,7 @@ class Bill:
     """
 
     spent: Spent
-    items: dict[tuple[str, str, str, str], Item] = field(default_factory=dict)
+    items: dict[tuple[str, str, str, str], BillItem] = field(default_factory=dict)
     breaks: list[Break] = field(default_factory=list)
     calls: list[Billed] = field(default_factory=list)
     unpriced: int = 0
@@ -136,7 +137,7 @@ class Bill:
         """Add what calls took of a part."""
         key = (agent, part.who, part.kind, part.name)
         if (item := self.items.get(key)) is None:
-            item = self.items[key] = Item(*key)
+            item = self.items[key] = BillItem(*key)
         item.add(share, part.size * share.calls)
 
 
@@ -167,13 +168,15 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
         divided = Divided()
         for sending in watched.sendings():
             known[sending.entry.get("number")] = _parts_of(divided, sending)
-    root, place = str(record.get("agent")), 0
+    root = str(record.get("agent"))
+    place = 0
     for turn in record["turns"]:
         for entry in turn["lines"]:
             if entry.get("type") != "llm_call" or (entry.get("status") == "stand_in" and not counts(entry)):
                 continue
             place += 1
-            number, agent = entry["number"], str(entry.get("branch") or root)
+            number = entry["number"]
+            agent = str(entry.get("branch") or root)
             moment = known[number] if number in known else _rewound(record, number, blobs)
             yield Billed(place, entry, _number(turn.get("turn")), agent, moment)
 
@@ -183,7 +186,8 @@ def _parts_of(divided: Divided, sending: Sending) -> Moment[Part] | None:
     if not is_aside(sending.entry):
         moment = divided.moment(sending)
     else:
-        messages, known = sending.messages(), sending.known
+        messages = sending.messages()
+        known = sending.known
         moment = Moment(divided.parts(sending.entry, messages, known.schemas(), known.output, sending.makers))
     return moment if any(sending.pieces) else None
 
@@ -219,7 +223,8 @@ def _divide(bill: Bill, price: Price) -> None:
 
 
 def _charge(bill: Bill, call: Billed, tally: Tally, price: Price) -> None:
-    usage, by = usage_of(call.entry), call.entry.get("by")
+    usage = usage_of(call.entry)
+    by = call.entry.get("by")
     rates = Rates() if usage is None else rates_of(call.entry, usage, price)
     bill.unpriced += usage is None or usage.cost is None
     bill.images += bool(tally.files)
@@ -234,7 +239,9 @@ def rates_of(entry: TraceEntry, usage: TokenUsage, price: Price) -> Rates:
     """The prices of a call: those of the table, scaled to what the call did cost."""
     if usage.cost is None:
         return Rates()
-    count, read, made = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
+    count = usage.input_tokens
+    read = usage.cached_tokens
+    made = usage.cache_write_tokens
     whole = price(entry, TokenUsage(count, 0, cached_tokens=read, cache_write_tokens=made))
     kinds = _kinds(entry, count or 1, price)
     if whole is None or kinds is None or whole > usage.cost * (1 + 1e-9):
@@ -284,12 +291,14 @@ def _difference(then: Billed, now: Billed) -> tuple[int, Part, str] | None:
         return 0, Part("", "model", str(now.entry.get("model")), ""), who_of(by if isinstance(by, dict) else {})
     assert then.moment is not None and now.moment is not None
     kept = now.moment.kept_of(then.moment)
-    before, after = then.moment.since(kept), now.moment.since(kept)
+    before = then.moment.since(kept)
+    after = now.moment.since(kept)
     then_text, now_text = ("".join(part.text for part in parts) for parts in (before, after))
     place = same_until(then_text, now_text)
     if place == len(then_text):
         return None
-    old, new = _part_at(before, place), _part_at(after, place)
+    old = _part_at(before, place)
+    new = _part_at(after, place)
     assert old is not None
     byte = sum(part.size for part in now.moment.since()[:kept]) + size_of(then_text[:place])
     return byte, old if new is None else new, _breaker(old, new, after)

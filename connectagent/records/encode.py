@@ -69,7 +69,8 @@ class Encoder:
         line: str = encode(value)
         try:
             if current().suspects(line):
-                given, value = value, current().value(value)
+                given = value
+                value = current().value(value)
                 if list_masked and value is not given:
                     value = {**value, "masked": sorted(set(_changed(given, value)))}
                 line = encode(value)

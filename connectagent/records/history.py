@@ -33,7 +33,7 @@ _MESSAGES = ("message", "message_removed", "mended", "tool_execution")  # entrie
 
 
 @dataclass
-class Part:
+class TurnPart:
     """One turn of a record, or what came between two turns: an item, and the items that continue it.
 
     Args:
@@ -67,7 +67,7 @@ class Part:
         return bool(self.last.get(UNRECORDED)) or self.last.get("status") == ABANDONED
 
 
-def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[Part]:
+def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[TurnPart]:
     """The turns of a record, each with the items that continue it, without what was rewound.
 
     Args:
@@ -77,7 +77,7 @@ def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[
     Raises:
         ConfigError: there is no such place.
     """
-    parts: list[Part] = []
+    parts: list[TurnPart] = []
     for item in record["turns"]:
         if item.get("from"):
             parts = _before(parts, *item["from"])
@@ -85,7 +85,7 @@ def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[
     return _before(parts, *at) if at is not None else parts
 
 
-def _join(parts: list[Part], item: dict[str, Any], anew: bool = False) -> None:
+def _join(parts: list[TurnPart], item: dict[str, Any], anew: bool = False) -> None:
     """Add an item to the turn that it continues, or begins anew from a record; `anew`: or begins anew otherwise."""
     before = next((part for part in reversed(parts) if part.is_turn), None)
     again = goes_on(item) or (anew and "from" not in item and item.get("status") != BETWEEN_TURNS)
@@ -93,10 +93,10 @@ def _join(parts: list[Part], item: dict[str, Any], anew: bool = False) -> None:
         before.items.append(item)
         before.lines += item["lines"]
     else:
-        parts.append(Part(item.get("turn"), [item], list(item["lines"])))
+        parts.append(TurnPart(item.get("turn"), [item], list(item["lines"])))
 
 
-def _before(parts: list[Part], turn: int, iteration: int) -> list[Part]:
+def _before(parts: list[TurnPart], turn: int, iteration: int) -> list[TurnPart]:
     """The turns before a turn, or before an iteration of it."""
     for number, part in enumerate(parts):
         if not part.is_turn or part.number != turn:
@@ -106,13 +106,13 @@ def _before(parts: list[Part], turn: int, iteration: int) -> list[Part]:
         for count, line in enumerate(part.lines):
             place = str(line.get("id") or line.get("at") or "")
             if place.startswith(f"T{turn}/{iteration}/"):
-                return [*parts[:number], Part(turn, [{"turn": turn, "lines": []}], part.lines[:count])]
+                return [*parts[:number], TurnPart(turn, [{"turn": turn, "lines": []}], part.lines[:count])]
     known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in dict.fromkeys(_places(parts)))
     wanted = f"{turn}.{iteration}" if iteration else turn
     raise ConfigError(f"the record has no turn or iteration {wanted}; it has {known or 'none'}")
 
 
-def _places(parts: list[Part]) -> Iterator[tuple[Any, int]]:
+def _places(parts: list[TurnPart]) -> Iterator[tuple[Any, int]]:
     """Turn and iteration of each place to which a record can be rewound; iteration 0 is a turn's beginning."""
     for part in parts:
         if part.is_turn:
@@ -154,7 +154,7 @@ def history_begun(record: dict[str, Any], whole: Callable[[Any], Any], kind: Cal
 
 def _extend(
     history: History,
-    part: Part,
+    part: TurnPart,
     agent_name: object,
     whole: Callable[[Any], Any],
     entry: Callable[[Any], Any] | None = None,
@@ -169,7 +169,7 @@ def _extend(
     settle(history, part, whole)
 
 
-def settle(history: History, part: Part, whole: Callable[[Any], Any]) -> None:
+def settle(history: History, part: TurnPart, whole: Callable[[Any], Any]) -> None:
     """Take what a turn's end holds of messages and state.
 
     Args:
@@ -183,7 +183,7 @@ def settle(history: History, part: Part, whole: Callable[[Any], Any]) -> None:
         history.settle_state(whole(part.last["state"]))
 
 
-def void_entries(part: Part) -> set[int]:
+def void_entries(part: TurnPart) -> set[int]:
     """The entries of a turn (by Python's id) that no longer count: their operation began again, or went on."""
     void = {id(part.lines[number]) for number in Journal(part.lines).void}
     stopped = (entry for item in part.items[:-1] for entry in item["lines"] if only_says_stopped(entry))
@@ -195,13 +195,13 @@ def joined_turns(record: dict[str, Any]) -> list[dict[str, Any]]:
 
     An item that is `resumed`, or begins its turn anew, continues the one of the same number. `lines` are those of all.
     """
-    parts: list[Part] = []
+    parts: list[TurnPart] = []
     for item in record["turns"]:
         _join(parts, item, anew=True)
     return [_joined(part, record.get("agent")) if len(part.items) > 1 else part.last for part in parts]
 
 
-def _joined(part: Part, agent_name: object) -> dict[str, Any]:
+def _joined(part: TurnPart, agent_name: object) -> dict[str, Any]:
     first, void = part.items[0], void_entries(part)
     trace = [entry for item in part.items for entry in item["trace"] if id(entry) not in void]
     turn = {**part.last, "input": first.get("input"), "trace": trace, "lines": part.lines}
@@ -234,7 +234,7 @@ def history_of(path: Path) -> History:
 
 
 @dataclass
-class Recorded:
+class RecordedAgent:
     """What one agent is resumed with.
 
     Args:
@@ -264,10 +264,10 @@ class RecordedSession:
     """
 
     head: dict[str, Any]
-    own: Recorded
-    inside: dict[str, Recorded]
+    own: RecordedAgent
+    inside: dict[str, RecordedAgent]
     last: dict[str, Any]
-    open: Part | None
+    open: TurnPart | None
     lines: list[TraceEntry] = field(default_factory=list)
     paid: list[TraceEntry] = field(default_factory=list)
     messages: int = 0
@@ -304,7 +304,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None, *, goes_on: bool
         _extend(history, part, record["agent"], whole, clone)  # the lines have their texts already
     lines = _lines_of(parts)
     amend(own_entries(_lines_of(ended), record["agent"]))
-    own = Recorded(history, own_entries(lines, record["agent"]))
+    own = RecordedAgent(history, own_entries(lines, record["agent"]))
     session = RecordedSession(record, own, _inside(parts, opened), last.last if last else {}, opened, lines)
     session.messages = len(history.messages)
     session.paid = [line for item in items for line in item["lines"]]
@@ -328,7 +328,7 @@ def _unsummed(items: list[dict[str, Any]]) -> list[tuple[list[TraceEntry], dict[
     return found
 
 
-def _refuse_incomplete(path: Path, parts: list[Part], opened: Part | None, at: tuple[int, int] | None) -> None:
+def _refuse_incomplete(path: Path, parts: list[TurnPart], opened: TurnPart | None, at: tuple[int, int] | None) -> None:
     """Refuse to go on with a turn that was not recorded to its end, or of which not even the first line is there."""
     if at is not None or not path.name.endswith(INCOMPLETE):
         return
@@ -339,7 +339,7 @@ def _refuse_incomplete(path: Path, parts: list[Part], opened: Part | None, at: t
         raise ConfigError(f"{path} {why}: no turn is in it, so there is no place to go back to; begin a new session")
 
 
-def _lines_of(parts: list[Part]) -> list[TraceEntry]:
+def _lines_of(parts: list[TurnPart]) -> list[TraceEntry]:
     return [line for part in parts for line in part.lines]
 
 
@@ -350,13 +350,13 @@ def _line(line: TraceEntry, whole: Callable[[Any], Any]) -> TraceEntry:
     return made
 
 
-def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
+def _inside(parts: list[TurnPart], opened: TurnPart | None) -> dict[str, RecordedAgent]:
     """The finished turns of inner agents; their open turns are looked up when they go on."""
-    found: dict[str, Recorded] = {}
+    found: dict[str, RecordedAgent] = {}
     names: dict[str, Any] = {}
     for part in parts:
         lines, journal, void = _with_texts(part.lines), Journal(part.lines), void_entries(part)
-        found |= {branch: Recorded(history, []) for branch, history in inside_begun(lines, set(found), History)}
+        found |= {branch: RecordedAgent(history, []) for branch, history in inside_begun(lines, set(found), History)}
         for line in lines:
             branch = line.get("branch")
             if line.get("type") == "began":

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from connectagent.records.file import INCOMPLETE, hold
-from connectagent.records.history import UNRECORDED, Part, RecordedSession, parts_of
+from connectagent.records.history import UNRECORDED, RecordedSession, TurnPart, parts_of
 from connectagent.records.locks import owner
 from connectagent.records.paths import size_of
 from connectagent.records.read import read_record, refuse_odd
@@ -59,19 +59,19 @@ def lost_behind(path: Path, session: RecordedSession) -> int | None:
     return session.own.history.turn + 1 if path.name.endswith(INCOMPLETE) else None
 
 
-def _last_turn(path: Path) -> Part | None:
+def _last_turn(path: Path) -> TurnPart | None:
     with refuse_odd(path):
         return next((part for part in reversed(parts_of(read_record(path))) if part.is_turn), None)
 
 
-def _given_up(part: Part) -> bytes:
+def _given_up(part: TurnPart) -> bytes:
     """An item that ends a turn that went on without its record."""
     who = json.dumps(owner())
     pairs = f"  resumed: true\n  owner: {who}\n  trace: []\n  {UNRECORDED}: true\n  error: {json.dumps(_WHY)}\n"
     return f"- turn: {part.number}\n{pairs}  status: error\n".encode()
 
 
-def _told(last: Part | None) -> str:
+def _told(last: TurnPart | None) -> str:
     if last is None:
         return "was not recorded, as the disk was full or failed: what was done is not known; it begins anew"
     if last.is_open:

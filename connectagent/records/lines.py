@@ -128,7 +128,11 @@ def _as_json(match: re.Match[str]) -> str:
     text = match[0]
     if text in ("NaN", "Infinity"):
         raise ValueError("holds a number that is text to YAML")
-    return text if text[0] == '"' else "NaN" if text == ".nan" else "" if text[0] == "?" else f"{match[1]}Infinity"
+    if text[0] == '"':
+        return text
+    if text[0] == "?":
+        return ""
+    return "NaN" if text == ".nan" else f"{match[1]}Infinity"
 
 
 def _outside(text: str) -> str:

@@ -103,8 +103,13 @@ class ResumedFrom:
         id: str,
         held: Held | None = None,
     ) -> None:
-        self.session, self.record, self.fork, self.place = session, record, fork, place
-        self.messages, self.id, self.held = messages, id, held
+        self.session = session
+        self.record = record
+        self.fork = fork
+        self.place = place
+        self.messages = messages
+        self.id = id
+        self.held = held
         self.unsummed: Sequence[tuple[list[TraceEntry], dict[str, Any]]] = ()
 
 

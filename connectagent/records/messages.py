@@ -32,7 +32,9 @@ class TurnMessages:
     """
 
     def __init__(self, path: str | os.PathLike[str], start: int, end: int) -> None:
-        self._path, self._start, self._end = path, start, end
+        self._path = path
+        self._start = start
+        self._end = end
 
     def __iter__(self) -> Iterator[Any]:
         """The messages.
@@ -41,12 +43,14 @@ class TurnMessages:
             OSError: the file cannot be read.
             ValueError: the line is not written as records are.
         """
-        texts, known = self._texts(), ""
+        texts = self._texts()
+        known = ""
         while len(known.rstrip()) < 2 and (more := "".join(islice(texts, 1))):
             known = f"{known}{more}".lstrip()
         if not known.startswith("["):
             raise ValueError("has no list of messages")
-        behind, at = _NEXT.match(known, 1), 1
+        behind = _NEXT.match(known, 1)
+        at = 1
         while behind is None or behind[1] != "]":
             try:
                 value, end = _decode(known, at)
@@ -57,7 +61,8 @@ class TurnMessages:
                 yield value
                 at = behind.end()
             elif more := "".join(islice(texts, 1 + len(known) // _PIECE)):  # of a long message as much again
-                known, at = f"{known[at:]}{more}".lstrip(), 0
+                known = f"{known[at:]}{more}".lstrip()
+                at = 0
             else:
                 raise ValueError("has a list of messages without an end")
         if behind.end() < len(known) or any(map(str.strip, texts)):
@@ -73,7 +78,8 @@ class TurnMessages:
 
     def _texts(self) -> Iterator[str]:
         """The JSON of the list in pieces."""
-        decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        rest = ""
         with open_to_read(self._path) as file:
             file.seek(self._start + len(KEY))
             while (left := self._end - len(_LAST) - file.tell()) > 0 and (data := file.read(min(_PIECE, left))):

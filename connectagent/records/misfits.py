@@ -23,7 +23,7 @@ from connectagent.session.entries import (
     ENTRIES,
     LOG_LINES,
     Beginning,
-    Ending,
+    EndOfTurn,
     HandedOver,
     PromptChange,
     Stored,
@@ -52,10 +52,10 @@ class _Attempt(TypedDict, total=False):
     result: str | list[dict[str, Any]]
     attempts: list[dict[str, Any]]
     handoff: HandedOver
-    ended: Ending
+    ended: EndOfTurn
 
 
-class _Sizes(TypedDict, total=False):
+class _RequestSizes(TypedDict, total=False):
     model: Required[str]
     messages: int
     tools: int
@@ -69,7 +69,7 @@ _CHANGED: dict[str, Any] = {
     "tool_call": WaitingCall,
     "tool_calls": list[WaitingCall],
     "tool_execution": _Attempt,
-    "request": _Sizes,
+    "request": _RequestSizes,
 }
 """The form of the value of a `change` line, by what was changed."""
 

@@ -8,7 +8,7 @@ from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
 from connectagent.data import Message, TraceEntry
-from connectagent.records.requests import Request, Sending, Sent
+from connectagent.records.requests import RecordedRequest, Sending, Sent
 from connectagent.session.history import Line
 from connectagent.session.instruction import instruction
 from connectagent.session.journal import is_aside
@@ -63,10 +63,12 @@ class Divided:
         kept = sending.shared(self._before) if given == self._given else 0
         messages = sending.messages(kept)
         if kept <= self._last_system or any(map(_is_system, messages)):
-            kept, messages = 0, sending.messages()
+            kept = 0
+            messages = sending.messages()
         front: list[Part] = []
         if not kept:
-            self._given, self._around = given, _around(*given)
+            self._given = given
+            self._around = _around(*given)
             front = [*self._around[0], *(part for one in messages if _is_system(one) for part in self._of(one, None))]
             self._front = len(front)
             self._last_system = max((at for at, one in enumerate(messages) if _is_system(one)), default=-1)
@@ -116,7 +118,7 @@ def _around(
     return [*schemas(tools, makers), *before], behind
 
 
-def parts_of_request(request: Request) -> list[Part]:
+def parts_of_request(request: RecordedRequest) -> list[Part]:
     """The parts of one request alone."""
     messages: list[Sent] = [(one.message, one.by, one.line, one.changes) for one in request.messages]
     return Divided().parts(request.entry, messages, request.tools, request.output, request.tool_makers)
@@ -181,7 +183,8 @@ def _cut(pieces: list[tuple[By, str]], start: int, end: int) -> Iterator[tuple[B
 
 def same_until(one: str, other: str) -> int:
     """How many characters two texts begin with alike."""
-    low, high = 0, min(len(one), len(other))
+    low = 0
+    high = min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
@@ -194,7 +197,7 @@ def same_until(one: str, other: str) -> int:
 def message_text(message: Message) -> str:
     """A message as the text that is measured: its role, what was said, and the calls that were asked for."""
     content = message.get("content")
-    said = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else ""
+    said = text_of(content) if isinstance(content, str | list) else ""
     calls = [call.get("function") for call in message.get("tool_calls") or () if isinstance(call, dict)]
     return "".join([f"{message.get('role')}: {said}", *map(_json, calls), "\n"])
 

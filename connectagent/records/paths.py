@@ -37,7 +37,9 @@ def data_folder(name: str) -> Path:
         OSError: it cannot be made, or is a link that leads out of the project.
     """
     base = co_folder()
-    folder, ignore, made = base / name, base / ".gitignore", False
+    folder = base / name
+    ignore = base / ".gitignore"
+    made = False
     refuse_link(folder)
     if not os.path.isdir(folder):
         made = not os.path.isdir(base)
@@ -78,7 +80,12 @@ def new_record(agent: str, started: time.struct_time) -> Path:
     folder = data_folder("evals")
     before, last = _last.get("record", (folder, 0))
     for number in range(last + 1 if before == folder / stem else 1, 2000):  # many begin in one second
-        ending = "" if number == 1 else f"-{number}" if number < 100 else f"-{os.urandom(6).hex()}"
+        if number == 1:
+            ending = ""
+        elif number < 100:
+            ending = f"-{number}"
+        else:
+            ending = f"-{os.urandom(6).hex()}"
         path = folder / f"{stem}{ending}.yaml"
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -155,7 +162,8 @@ def warn(agent: SessionOwner, what: str, error: Exception) -> None:
         what: `record`, `text log` or `long text`.
         error: why.
     """
-    warned, reason = _warnings_of(agent), getattr(error, "errno", None) or str(error)
+    warned = _warnings_of(agent)
+    reason = getattr(error, "errno", None) or str(error)
     is_known = not {(kind, reason) for kind in (what, "record")}.isdisjoint(warned)
     warned.add((what, reason))
     ends_all = what == "record" and reason not in _OF_ONE_FILE

@@ -15,7 +15,9 @@ from connectagent.session.lines import Said
 from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
 
-NEW, CHANGED, SAME = "new", "changed", "same"
+NEW = "new"
+CHANGED = "changed"
+SAME = "same"
 
 Sent = tuple[Message, By, Line | None, int]
 """A message that was sent, by whom, its line, and how often that was changed then."""
@@ -46,7 +48,7 @@ class SentMessage:
 
 
 @dataclass(slots=True)
-class Request:
+class RecordedRequest:
     """What one model call was sent, in the form in which connectagent gives it to a model's adapter.
 
     Args:
@@ -135,7 +137,8 @@ class Unrolled:
         """Go on to a later moment."""
         kept = moment.kept_of(self.moment)
         if kept < self.kept:
-            self.gone, self.kept = [*self.said[kept : self.kept], *self.gone], kept
+            self.gone = [*self.said[kept : self.kept], *self.gone]
+            self.kept = kept
         while self._known > kept:
             self._known -= 1
             self._texts[_text(self.said[self._known][0])].pop()
@@ -144,7 +147,8 @@ class Unrolled:
 
     def mark(self) -> None:
         """Count from here on what is replaced."""
-        self.kept, self.gone = len(self.said), []
+        self.kept = len(self.said)
+        self.gone = []
 
     def then(self, place: int) -> Said:
         """A message as it was at the last `mark()`."""
@@ -180,9 +184,14 @@ class Sending:
         """Its messages from a place on; one that stayed the same is the same tuple in each call."""
         found: list[Sent] = []
         for piece in self.pieces:
-            own = piece[start:] if isinstance(piece, range) else [] if start else [piece]
-            found += self.conversation.said[own.start : own.stop] if isinstance(own, range) else own
-            start = max(0, start - (len(piece) if isinstance(piece, range) else 1))
+            if isinstance(piece, range):
+                own = piece[start:]
+                found += self.conversation.said[own.start : own.stop]
+                start = max(0, start - len(piece))
+            elif start:
+                start -= 1
+            else:
+                found.append(piece)
         return found
 
     def shared(self, before: Sending | None) -> int:
@@ -229,10 +238,13 @@ def pieces_of(given: SentSoFar, conversation: Unrolled, by: By) -> list[Piece]:
 
 
 def _pieces(parts: list[Any], conversation: Unrolled, by: By) -> list[Piece]:
-    count, pieces = len(conversation.said), list[Piece]()
+    count = len(conversation.said)
+    pieces = list[Piece]()
     for part in parts:
-        own = range(*slice(*part).indices(count)) if isinstance(part, list) else None
-        pieces += alone([part], by) if own is None else [own] if own else []
+        if not isinstance(part, list):
+            pieces += alone([part], by)
+        elif own := range(*slice(*part).indices(count)):
+            pieces.append(own)
     taken = [piece for piece in pieces if isinstance(piece, range)]
     for number, piece in enumerate(pieces):
         if not isinstance(piece, range):
@@ -265,7 +277,7 @@ class Compared:
         conversation: as it is now; it was marked at the request before.
 
     Attributes:
-        pieces: the messages, as `Request` has them.
+        pieces: the messages, as `RecordedRequest` has them.
         gone: those of the request before that were not sent again.
     """
 
@@ -320,7 +332,8 @@ def _common(now: list[Piece], then: list[Piece], kept: int) -> Iterator[range]:
 
 def _apart(pieces: list[Piece], both: list[range], said: Callable[[int], Said]) -> Iterator[tuple[int, range | Sent]]:
     """The messages of a request, each with its place in it; those that are in both requests as ranges."""
-    place, common = 0, iter(both)
+    place = 0
+    common = iter(both)
     shared = next(common, None)
     for piece in pieces:
         if not isinstance(piece, range):
@@ -331,7 +344,10 @@ def _apart(pieces: list[Piece], both: list[range], said: Callable[[int], Said]) 
         while at < piece.stop:
             if shared is not None and at == shared.start:
                 yield place, shared
-                at, place, shared = shared.stop, place + len(shared), next(common, None)
+                at = shared.stop
+                place += len(shared)
+                shared = next(common, None)
             else:
                 yield place, said(at)
-                at, place = at + 1, place + 1
+                at += 1
+                place += 1

@@ -28,7 +28,8 @@ MAX_RECORDS = 1_000
 MAX_RECORD_BYTES = 1 << 30
 # As parts of the records: how many are removed at once, how many sessions at least begin between two looks, and how
 # many at most.
-_ROOM, _SELDOM = 0.02, 0.25
+_ROOM = 0.02
+_SELDOM = 0.25
 _BEGUN = 20  # sessions until the next look, should this one not come to its end
 _LONG_COUNT = 4096  # bytes of the file that counts sessions, from which on it is begun anew
 _YOUNG_S = 86_400  # younger files are not removed unasked: a running batch may need them
@@ -97,13 +98,18 @@ def keep_limits(new: Path) -> None:
     """
     if KEYED in new.name:
         return
-    folder, sessions = new.parent, new.parent.parent / ".sessions"
+    folder = new.parent
+    sessions = new.parent.parent / ".sessions"
     # The folder was removed or cannot be read, or a setting was changed to an invalid one: no limits apply.
     with contextlib.suppress(OSError, ConfigError):
         if any(map(os.path.islink, (folder, folder.parent, blob_folder(new)))) or not _is_due(sessions):
             return
-        files, size = limit("max_records", MAX_RECORDS), limit("max_record_bytes", MAX_RECORD_BYTES)
-        limits, found, removed, young = _Limits(files, size), _amount(folder), [], time.time() - _YOUNG_S
+        files = limit("max_records", MAX_RECORDS)
+        size = limit("max_record_bytes", MAX_RECORD_BYTES)
+        limits = _Limits(files, size)
+        found = _amount(folder)
+        removed = []
+        young = time.time() - _YOUNG_S
         if limits.over(*found[:2]):
             removed = remove_oldest(folder, files, size, new=new, room=_ROOM, written_before=young)
         _set_due(sessions, limits.until_next_look(*(_amount(folder) if removed else found)))
@@ -200,14 +206,18 @@ def remove_oldest(
     Raises:
         OSError: the folder cannot be read.
     """
-    limits, records, blobs = _Limits(keep_files, keep_bytes), _records(folder), _blobs(blob_folder(folder / "any"))
+    limits = _Limits(keep_files, keep_bytes)
+    records = _records(folder)
+    blobs = _blobs(blob_folder(folder / "any"))
     before = math.inf if written_before is None else written_before
     counted = _counted(records)
     if not limits.over(len(counted), _sum(counted, blobs)) or not _old(counted, before, new):
         return []
     counted = [record for record in counted if record.path == new or _is_record(record.path)]
-    users, old = _users(counted, blobs), _old(counted, before, new)
-    files, size = len(counted), _sum(counted, _needed(users, blobs))
+    users = _users(counted, blobs)
+    old = _old(counted, before, new)
+    files = len(counted)
+    size = _sum(counted, _needed(users, blobs))
     if not old or not limits.over(files, size):
         return []
     users.update(_users([record for record in records if record.has_key], blobs))
@@ -217,7 +227,8 @@ def remove_oldest(
         if limits.over(files, size) and _removed(record.path, dry_run):
             removed.append(record)
             users.subtract(record.blobs)
-            files, size = files - 1, size - record.size - _freed(record, users, blobs)
+            files -= 1
+            size -= record.size + _freed(record, users, blobs)
     _remove_blobs(removed, users, blobs, dry_run)
     return [record.path for record in removed]
 
@@ -261,7 +272,8 @@ def remove(folder: Path, paths: Collection[Path], *, dry_run: bool = False) -> t
     Raises:
         OSError: the folder cannot be read.
     """
-    records, blobs = _records(folder), _blobs(blob_folder(folder / "any"))
+    records = _records(folder)
+    blobs = _blobs(blob_folder(folder / "any"))
     users = _users(records, blobs)
     removed = [record for record in records if record.path in paths and _removed(record.path, dry_run)]
     for record in removed:
@@ -272,7 +284,8 @@ def remove(folder: Path, paths: Collection[Path], *, dry_run: bool = False) -> t
 def is_paused(path: Path) -> bool:
     """Whether a record's last turn is paused; also True where its status is too far up in a long file."""
     with open_to_read(path) as file:
-        size, length = file.seek(0, os.SEEK_END), 1 << 16
+        size = file.seek(0, os.SEEK_END)
+        length = 1 << 16
         while True:
             file.seek(max(0, size - length))
             found = [status for status in _STATUS.findall(file.read(length)) if status != b"between_turns"]

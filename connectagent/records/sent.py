@@ -15,7 +15,8 @@ from connectagent.session.conversation import Conversation
 from connectagent.session.snapshot import Snapshot, same
 from connectagent.settings.own import blake2b
 
-_ADDRESS, _HALVES = re.compile(r"\b0x[0-9a-f]{6,}\b"), re.compile("[\ud800-\udfff]")
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -155,7 +156,8 @@ class Digests:
         """
         self._hashed.update(b"".join(marks[:more]))
         self.count += more
-        hashed, given = self._hashed.copy(), (model, tools, options, output)
+        hashed = self._hashed.copy()
+        given = model, tools, options, output
         hashed.update(b"".join(marks[more:]))
         if self._given is None or not same(self._given[0], given):
             self._given = given, _given(*given)
@@ -173,7 +175,8 @@ def sent_digest(sent: dict[str, Any], messages: list[Message] | None, conversati
     """
     if conversation is None:
         return digest(sent["model"], messages or (), sent["tools"], sent["options"], sent["output"])
-    before, snapshot = conversation.sent, conversation.snapshot
+    before = conversation.sent
+    snapshot = conversation.snapshot
     mark = partial(_mark_as_recorded, instead=conversation.instead)
     marks = _marks_of(snapshot.copy["messages"], snapshot, mark)
     if messages is None:
@@ -210,7 +213,8 @@ def _hash_behind(marks: list[bytes], snapshot: Snapshot, before: dict[str, Any])
     known: tuple[Hash | None, int] = before.get("hashed", (None, 0))
     hashed, count = known
     if hashed is None or snapshot.marked < count:
-        hashed, count = _new_hash(), 0
+        hashed = _new_hash()
+        count = 0
     hashed.update(b"".join(marks[count:]))
     before["hashed"] = hashed, len(marks)
     snapshot.marked = len(marks)

@@ -158,7 +158,8 @@ class _Connection:
 
     def drop(self) -> None:
         """Close it, for who has its lock."""
-        connection, self._open = self._open, None
+        connection = self._open
+        self._open = None
         if connection is not None:
             connection.close()
 
@@ -184,7 +185,9 @@ class _Piece:
     """A piece that is to be kept, and what became of it."""
 
     def __init__(self, name: str, position: int, data: bytes) -> None:
-        self.name, self.position, self.data = name, position, data
+        self.name = name
+        self.position = position
+        self.data = data
         self.known = False  # whether it is kept, or refused
         self.error: SessionBusy | None = None
 
@@ -207,12 +210,15 @@ def _write(connection: sqlite3.Connection, pieces: list[_Piece]) -> None:
     refused = [_inserted(connection, piece) for piece in pieces]
     connection.execute("COMMIT")
     for piece, error in zip(pieces, refused, strict=True):
-        piece.error, piece.known = error, True
+        piece.error = error
+        piece.known = True
 
 
 def _inserted(connection: sqlite3.Connection, piece: _Piece) -> SessionBusy | None:
     """Write a piece, unless it is there; the error of one that does not follow what is there."""
-    name, position, data = piece.name, piece.position, piece.data
+    name = piece.name
+    position = piece.position
+    data = piece.data
     if position == _end(connection, name):
         if data:
             connection.execute(_NEW, (name, position, data))

@@ -45,7 +45,8 @@ class Kept:
     """
 
     def __init__(self, store: Store, path: Path) -> None:
-        self._store, self._path = store, path
+        self._store = store
+        self._path = path
         self._known: set[str] = set()  # the long texts that the store has
 
     def fetch(self, is_begun: bool) -> None:
@@ -61,7 +62,8 @@ class Kept:
             ConfigError: each has lines that the other lacks.
             SessionBusy: another writer was faster.
         """
-        data, own = self._store.read(self._path.name), self._path.read_bytes() if is_begun else b""
+        data = self._store.read(self._path.name)
+        own = self._path.read_bytes() if is_begun else b""
         if len(own) > len(data) and own.startswith(data):
             return self.append(len(data), own[len(data) :])
         if not data.startswith(own):
@@ -107,7 +109,8 @@ class Kept:
 
     def _append(self, name: str, position: int, data: bytes) -> None:
         """Append to the store; other turns compute while this one waits for its disk."""
-        keep, caller = partial(self._store.append, name, position, data), CALLER.get()
+        keep = partial(self._store.append, name, position, data)
+        caller = CALLER.get()
         if caller is None:
             keep()
         else:

@@ -237,7 +237,9 @@ def _items(lines: list[tuple[str, str]], began_before: bool) -> list[list[str | 
 
 def _last_number(turns: list[list[str | None]], totals: Totals | None) -> int | None:
     numbers = [int(number) for number, _ in turns if number and number.isdecimal() and len(number) < 19]
-    return numbers[-1] if numbers else totals.turns if totals else None
+    if numbers:
+        return numbers[-1]
+    return totals.turns if totals else None
 
 
 def _sums(raw: str) -> Totals | None:
@@ -269,9 +271,14 @@ def _end(fd: int, size: int) -> tuple[bytes, bool]:
 
     Without such a line they are all lines, or the last ones of a long file, which are not complete.
     """
-    start, data, at, block = size, b"", -1, _BLOCK
+    start = size
+    data = b""
+    at = -1
+    block = _BLOCK
     while start and at < 0 and size - start < _MOST_TAIL:
-        begin, block = max(0, start - block), block * 2
+        begin = max(0, start - block)
+        block = block * 2
         data = read_at(fd, start - begin, begin) + data
-        start, at = begin, data.rfind(b"\n  session: ", 0, data.rfind(b"\n") + 1)  # no line that is torn
+        start = begin
+        at = data.rfind(b"\n  session: ", 0, data.rfind(b"\n") + 1)  # no line that is torn
     return data[max(0, at) : data.rfind(b"\n") + 1], at >= 0 or not start

@@ -13,7 +13,8 @@ from connectagent.data import TokenUsage
 from connectagent.records.parts import Part
 from connectagent.session.moments import Moment
 
-_ALONE, _GROUP = 150, 16  # so many parts have a share of their own, and so many more become a group
+_ALONE = 150
+_GROUP = 16  # so many parts have a share of their own, and so many more become a group
 
 
 @dataclass(slots=True)
@@ -57,12 +58,14 @@ class Share:
 
     def add(self, tokens: int, cached: int, cost: float | None) -> None:
         """Add what one call took."""
-        self.tokens, self.cached, self.calls = self.tokens + tokens, self.cached + cached, self.calls + 1
+        self.tokens += tokens
+        self.cached += cached
+        self.calls += 1
         self.cost = None if self.cost is None or cost is None else self.cost + cost
 
 
 @dataclass(slots=True)
-class _Group:
+class _PartGroup:
     """Successive parts of a request, with what they took together since they are a group."""
 
     parts: list[Part]
@@ -83,7 +86,7 @@ class Tally:
     def __init__(self, take: Callable[[Part, Share], object]) -> None:
         self._take = take
         self._moment: Moment[Part] = Moment([])
-        self._groups: list[_Group] = []  # the oldest parts
+        self._groups: list[_PartGroup] = []  # the oldest parts
         self._alone: list[Part] = []  # those behind them
         self.files = 0
 
@@ -101,7 +104,7 @@ class Tally:
 
     def charge(self, usage: TokenUsage | None, rates: Rates) -> None:
         """Divide a call in proportion to bytes; the first tokens are those from the cache, then those written to it."""
-        parts: list[Part | _Group] = [*self._groups, *self._alone]
+        parts: list[Part | _PartGroup] = [*self._groups, *self._alone]
         if usage is None:
             for part in parts:
                 self._add(part, 0, 0, None)
@@ -116,8 +119,8 @@ class Tally:
         """Leave all parts out; each has taken what is its own then."""
         self.go_to(Moment([]))
 
-    def _add(self, part: Part | _Group, tokens: int, cached: int, cost: float | None) -> None:
-        if isinstance(part, _Group):
+    def _add(self, part: Part | _PartGroup, tokens: int, cached: int, cost: float | None) -> None:
+        if isinstance(part, _PartGroup):
             part.share.add(tokens, cached, cost)
         else:
             self._take(part, Share(tokens, cached, cost, 1))
@@ -126,15 +129,19 @@ class Tally:
         """Make a group of parts, with those before them that are no more."""
         while self._groups and len(self._groups[-1].parts) <= len(parts):
             parts = [*self._ungrouped(), *parts]
-        self._groups.append(_Group(parts, sum(part.size for part in parts), Share()))
+        self._groups.append(_PartGroup(parts, sum(part.size for part in parts), Share()))
 
     def _ungrouped(self) -> list[Part]:
         """The parts of the last group, which is no more: each has its share of what the group took."""
         group = self._groups.pop()
-        share, sizes, size = group.share, [part.size for part in group.parts], group.size or 1
-        plain, cached = spans(sizes, share.tokens - share.cached), spans(sizes, share.cached)
+        share = group.share
+        sizes = [part.size for part in group.parts]
+        size = group.size or 1
+        plain = spans(sizes, share.tokens - share.cached)
+        cached = spans(sizes, share.cached)
         for part, new, read in zip(group.parts, plain, cached, strict=True) if share.calls else ():
-            tokens, of_cache = new[1] - new[0] + read[1] - read[0], read[1] - read[0]
+            tokens = new[1] - new[0] + read[1] - read[0]
+            of_cache = read[1] - read[0]
             cost = None if share.cost is None else share.cost * part.size / size
             self._take(part, Share(tokens, of_cache, cost, share.calls))
         return group.parts
@@ -150,9 +157,12 @@ class Tally:
 
 def spans(sizes: list[int], tokens: int) -> list[tuple[int, int]]:
     """The first and the last token of each part, in proportion to bytes; whole numbers that add up."""
-    total, at, found = sum(sizes) or 1, 0, []
+    total = sum(sizes) or 1
+    at = 0
+    found = []
     for number, size in enumerate(sizes):
-        start, at = at, at + size
+        start = at
+        at += size
         end = at if number < len(sizes) - 1 else total
         found.append((tokens * start // total, tokens * end // total))
     return found

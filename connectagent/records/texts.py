@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from connectagent.records.messages import TurnMessages
 from connectagent.session.messages import text_of
 
 
-def plain_value(value: Any) -> str:
+def plain_value(value: object) -> str:
     """A value that JSON does not have, as text; a time, and messages of a turn, as in the record."""
     if isinstance(value, TurnMessages):
         return value.text()
@@ -19,7 +20,7 @@ def plain_value(value: Any) -> str:
     return str(value)
 
 
-def data_text(value: Any, indent: int | None = None) -> str:
+def data_text(value: object, indent: int | None = None) -> str:
     """A value of an entry as whole text: a text unchanged, others as JSON."""
     if isinstance(value, str):
         return value
@@ -29,7 +30,7 @@ def data_text(value: Any, indent: int | None = None) -> str:
         return str(value)
 
 
-def content_text(message: Any) -> str:
+def content_text(message: Mapping[str, Any] | None) -> str:
     """The content of a message as text; "" for none."""
     content = (message or {}).get("content")
     if content is None:
@@ -39,7 +40,7 @@ def content_text(message: Any) -> str:
     return data_text(content, 2)
 
 
-def text_of_value(value: Any) -> str:
+def text_of_value(value: object) -> str:
     """A value that a change replaced as text: a message or an answer as its content with its calls."""
     if value is None:
         return ""

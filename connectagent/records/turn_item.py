@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from connectagent.data import TraceEntry
+from connectagent.data import Message, TraceEntry
 from connectagent.errors import Cancelled, Paused
 from connectagent.output.text import describe
 from connectagent.records.encode import Encoder
@@ -26,7 +26,7 @@ class TurnItem:
         self.first_message = first_message
         self.begun = False  # whether it has the user's message: else it is begun anew
         self.resumed = False  # whether it began in another process
-        self.anchor: Any = None  # the message at that place, to find the place again
+        self.anchor: Message | None = None  # the message at that place, to find the place again
         self.calls: list[TraceEntry] = []  # of tools, by all agents
         self.lines_before: list[TraceEntry] = []  # of earlier items of the turn
         self.iterations: set[str] = set()

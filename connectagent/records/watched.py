@@ -12,7 +12,7 @@ from connectagent.data import ToolCall, TraceEntry
 from connectagent.records.blobs import restored
 from connectagent.records.history import history_begun, inside_begun, parts_of, settle, void_entries
 from connectagent.records.read import own_entries
-from connectagent.records.requests import Compared, Request, Sending, Unrolled, alone, pieces_of
+from connectagent.records.requests import Compared, RecordedRequest, Sending, Unrolled, alone, pieces_of
 from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
 from connectagent.session.journal import LINES, is_aside
@@ -62,7 +62,8 @@ def _state(history: Watched, entry: TraceEntry) -> tuple[Any, Any]:
 
 
 def _change(history: Watched, entry: TraceEntry) -> tuple[Any, Any] | None:
-    of, value = entry.get("of"), entry.get("value")
+    of = entry.get("of")
+    value = entry.get("value")
     if of == "response" and history.answer is not None:
         return {"content": history.answer.content, "tool_calls": _as_data(history.answer.tool_calls or ())}, value
     if of in ("tool_call", "tool_calls") and history.round is not None:
@@ -111,7 +112,7 @@ class WatchedAgent:
     entries: list[TraceEntry] = field(default_factory=list)
     marks: dict[int, int] = field(default_factory=dict)  # by the number of an `llm_call`: when it was sent
 
-    def requests(self, only: int | None = None) -> Iterator[Request]:
+    def requests(self, only: int | None = None) -> Iterator[RecordedRequest]:
         """The requests, in order.
 
         Args:
@@ -127,7 +128,8 @@ class WatchedAgent:
 
     def sendings(self) -> Iterator[Sending]:
         """For each model call what it was sent, until the next one is asked for."""
-        known, conversation = SentSoFar(), Unrolled()
+        known = SentSoFar()
+        conversation = Unrolled()
         for number, entry in enumerate(self.entries):
             if number in self.marks:
                 conversation.go_to(self.history.moments.get(self.marks[number]) or Moment([]))
@@ -188,7 +190,7 @@ def watched_agents(record: dict[str, Any], blobs: Path | None = None) -> list[Wa
     return list(agents.values())
 
 
-def request_of(record: dict[str, Any], number: int, blobs: Path | None = None) -> Request | None:
+def request_of(record: dict[str, Any], number: int, blobs: Path | None = None) -> RecordedRequest | None:
     """What a model call was sent; None where the record does not tell.
 
     Args:
@@ -222,7 +224,8 @@ def _sends(before: int, entries: list[TraceEntry]) -> Iterator[tuple[int, int]]:
     for number, entry in enumerate(entries):
         if entry.get("type") != "llm_call" or is_aside(entry):
             continue
-        place, left = number, int(entry.get("entries_since_request") or 0)
+        place = number
+        left = int(entry.get("entries_since_request") or 0)
         while place and left:
             place -= 1
             left -= entries[place].get("type") not in LINES
@@ -239,10 +242,12 @@ def _tool_makers(edits: list[TraceEntry]) -> dict[str, By]:
     return makers
 
 
-def _request(sending: Sending, before: Sending | None) -> Request:
-    entry, known, conversation = sending.entry, sending.known, sending.conversation
+def _request(sending: Sending, before: Sending | None) -> RecordedRequest:
+    entry = sending.entry
+    known = sending.known
+    conversation = sending.conversation
     found = Compared(sending.pieces, before.pieces if before is not None else [], conversation)
     model = entry.get("model") if known.model is None else known.model
     then = before.entry if before is not None else None
     given = dict(known.options or {}), then, model, known.output, sending.makers
-    return Request(entry, found.pieces, conversation.moment, found.gone, known.schemas(), *given)
+    return RecordedRequest(entry, found.pieces, conversation.moment, found.gone, known.schemas(), *given)

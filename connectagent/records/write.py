@@ -134,9 +134,9 @@ class RecordLog(MemoryLog):
     def __init__(self) -> None:
         super().__init__()
         self._session: Any = {}
-        self._agent: Any = None
+        self._agent: LoggedAgent  # of this session, as the encoder is: both are there once it is followed
         self._file: RecordFile | None = None
-        self._encoder: Any = None  # of this session
+        self._encoder: Encoder
         self._failed = False  # nothing more is written
         self._lost: Exception | None = None  # why the turn must end: what is its state could not be written
         self._withheld: set[str] = set()  # turns that are written without texts

@@ -107,8 +107,10 @@ def _yaml_key(key: object) -> str:
 def _yaml_scalar(value: str | float | None) -> str:
     if isinstance(value, str):
         return _quote(value)
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, int):
         return int.__repr__(value) if value.bit_length() < 14_000 else _quote(hex(value))  # Python reads 4,300 digits
     text = float.__repr__(value)

@@ -69,7 +69,7 @@ class Conversation:
     """
 
     changed = False
-    home: Any = None  # the log that has all of its turns
+    home: object = None  # the log that has all of its turns
     repeats: Repeats | None = None
     dropped: dict[str, Any]
     heard: dict[str, dict[str, int]]
@@ -86,8 +86,10 @@ class Conversation:
         state: dict[str, Any] | None = None,
         labels: dict[str, str] | None = None,
     ) -> None:
-        self._around, self._running = around, around.boundary
-        self.name, self.labels = name, labels or {}
+        self._around = around
+        self._running = around.boundary
+        self.name = name
+        self.labels = labels or {}
         self._pending = PendingEntries()
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         self.session: dict[str, Any] = {} if session is None else session
@@ -97,7 +99,8 @@ class Conversation:
         if session is not None and (problem := session_problem(session)):
             raise HookResultError(f"current_session cannot be used: {problem}")
         trace = self.session["trace"]
-        self.announced, self.begins_behind = 0, len(trace)
+        self.announced = 0
+        self.begins_behind = len(trace)
         self.prompt = Prompt(system_prompt, state is not None)
         self.snapshot = Snapshot(self.session)
         first = None if session is None else clone(session["messages"])
@@ -108,7 +111,10 @@ class Conversation:
         self.unmerged: list[tuple[By, StateChange]] = []  # the changes of inner agents whose turns wait
         self.writes = StateWrites()
         self.snapshot.on_state = self._note_writes
-        self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
+        self.dropped = {}
+        self.heard = {}
+        self.sent = {}
+        self.instead = {}
         self.refused_tools = None if trace else {}
 
     def _settle(self) -> None:
@@ -147,7 +153,9 @@ class Conversation:
         self.writes = StateWrites()
         if self.unmerged:
             self._merge_waiting()
-        messages, state, filled = self.snapshot.copy["messages"], self.session["state"], self._filled
+        messages = self.snapshot.copy["messages"]
+        state = self.session["state"]
+        filled = self._filled
         system = messages[0] if messages and messages[0]["role"] == "system" else None
         if system and system["content"] == filled:  # one that was edited stays as it is
             filled = self.prompt.fill(state, self.name)
@@ -166,7 +174,8 @@ class Conversation:
         """Clear the pending calls and the `temp:` state of the turn."""
         self.repeats = None
         self.session.update(pending_tool=None, pending_tools=None)
-        state, self.dropped = self.session.get("state"), {}
+        state = self.session.get("state")
+        self.dropped = {}
         if state and isinstance(state, dict):
             before = dict(state)
             if drop_temporary(state):
@@ -221,7 +230,8 @@ class Conversation:
 
     def _change_state(self, change: Callable[[dict[str, Any]], Any], by: By) -> None:
         self._settle()
-        state, before = self.session["state"], self.snapshot.copy["state"]
+        state = self.session["state"]
+        before = self.snapshot.copy["state"]
         change(state)
         delta = state_delta(before, state)
         self.snapshot.copy["state"] = copy_of(state)
@@ -278,9 +288,11 @@ class Conversation:
 
     def reapply(self, changes: Iterable[TraceEntry]) -> None:
         """Apply the changes of messages and state in entries of the log."""
-        snapshot, messages = self.snapshot, self.session["messages"]
+        snapshot = self.snapshot
+        messages = self.session["messages"]
         for entry in changes:
-            kind, index = entry.get("type"), entry.get("index", 0)
+            kind = entry.get("type")
+            index = entry.get("index", 0)
             self.changed = self.changed or kind in BEFORE_ANSWER
             if kind in ("message", "assistant"):
                 snapshot.insert(clone(entry["message"]), index)
@@ -335,7 +347,8 @@ class Conversation:
             if id(entry) not in known:
                 added.append((entry, self._add(entry)))
             else:
-                at, now = self._around.place(), entry.get("timestamp", time.time())
+                at = self._around.place()
+                now = entry.get("timestamp", time.time())
                 stamped = {"timestamp": now, **({"at": at} if at else {}), **self.labels}
                 added.append((entry, self.snapshot.traced.amend(entry, stamped)))
         self._emit(added)
@@ -360,7 +373,8 @@ class Conversation:
         them, but not to the handlers that caused them. Each is emitted, whatever is raised.
         """
         self.announced += len(added)
-        pending, causes = self._pending, [*(self._pending.causes or ()), *self._running.running]
+        pending = self._pending
+        causes = [*(self._pending.causes or ()), *self._running.running]
         pending.entries = [*pending.entries, *zip(added, repeat(causes))]
         if pending.causes is not None:
             return
@@ -373,7 +387,8 @@ class Conversation:
                 except BaseException as error:
                     errors.append(error)
         finally:
-            pending.causes, pending.entries = None, ()
+            pending.causes = None
+            pending.entries = ()
         if errors:
             raise errors[0]
 
@@ -484,7 +499,8 @@ class Conversation:
         for last in (False, False, True):  # a handler of that trace entry may break it again
             self._settle()
             messages = snapshot.copy["messages"]
-            valid, before = is_valid(messages, snapshot.valid), len(messages)
+            valid = is_valid(messages, snapshot.valid)
+            before = len(messages)
             snapshot.valid = before
             if valid:
                 break

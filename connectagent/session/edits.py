@@ -78,10 +78,14 @@ def put_back(before: dict[str, Any]) -> None:
         if isinstance(value, ToolCall):
             _put_call_back(then)
         elif isinstance(value, LLMResponse):
-            value.content, value.provider_data = then[0], clone(then[2])
+            value.content = then[0]
+            value.provider_data = clone(then[2])
             value.tool_calls = None if then[1] is None else _put_calls_back(then[1])
         elif isinstance(value, LLMRequest):
-            value.messages, value.model, value.tools, value.options = then[4], then[1], clone(then[2]), clone(then[3])
+            value.messages = then[4]
+            value.model = then[1]
+            value.tools = clone(then[2])
+            value.options = clone(then[3])
         elif isinstance(then, list):
             _put_calls_back(then)
 

@@ -73,7 +73,7 @@ class Failure(TypedDict, total=False):
     finish_reason: str
 
 
-class Ending(TypedDict, total=False):
+class EndOfTurn(TypedDict, total=False):
     """How a turn was ended."""
 
     result: Any
@@ -150,7 +150,7 @@ class AskedOutput(TypedDict, total=False):
     in_words: bool  # the last message of the call ended with an instruction
 
 
-class Sent(TypedDict, total=False):
+class SentDifference(TypedDict, total=False):
     """What a model call was sent, as far as it differs from the call before."""
 
     model: str
@@ -181,12 +181,12 @@ class LLMCall(Entry, StateChange, Failure, _From, total=False):
     attempt: int
     options: dict[str, Any]
     tools: list[str]
-    request: Sent
+    request: SentDifference
     digest: str
     refused: list[Refused]
     entries_since_request: int
     original: Outlined
-    ended: Ending
+    ended: EndOfTurn
 
 
 class ToolExecution(Entry, StateChange, _From, total=False):
@@ -216,7 +216,7 @@ class ToolExecution(Entry, StateChange, _From, total=False):
     attempts: list[dict[str, Any]]
     original: Outlined
     ended_turn: str | None
-    ended: Ending
+    ended: EndOfTurn
     handoff: HandedOver
 
 
@@ -428,7 +428,7 @@ class Stored(TypedDict, total=False):
     given: bool
 
 
-class Request(TypedDict, total=False):
+class RequestChange(TypedDict, total=False):
     """What handlers changed in a request, for one call."""
 
     edited: list[Any]  # a message, or from where to where the conversation has them
@@ -480,8 +480,8 @@ class Closed(LogLine, StateChange, _From, total=False):
     rejected: str
     again: list[list[Any]]
     more: More
-    ended: Ending
-    request: Request
+    ended: EndOfTurn
+    request: RequestChange
     error_type: str
     open: bool
 
@@ -492,8 +492,8 @@ class Handlers(LogLine, StateChange, total=False):
     type: Required[Literal["handlers"]]
     over: Required[list[list[Any]]]
     value: Stored
-    ended: Ending
-    request: Request
+    ended: EndOfTurn
+    request: RequestChange
 
 
 class ToolEnded(LogLine, _From, total=False):
@@ -504,7 +504,7 @@ class ToolEnded(LogLine, _From, total=False):
     changes: list[dict[str, Any]]
 
 
-class TurnEnded(LogLine, Failure, _From, total=False):
+class TurnEndedLine(LogLine, Failure, _From, total=False):
     """The turn of an agent ended in a body that runs beside others."""
 
     type: Required[Literal["turn_ended"]]
@@ -530,8 +530,8 @@ class WaitsForPerson(LogLine, StateChange, total=False):
     elsewhere: bool
     over: list[list[Any]]
     value: Stored
-    ended: Ending
-    request: Request
+    ended: EndOfTurn
+    request: RequestChange
 
 
 class Left(LogLine, total=False):
@@ -555,7 +555,7 @@ LOG_LINES: dict[str, Any] = {
     "closed": Closed,
     "handlers": Handlers,
     "tool_ended": ToolEnded,
-    "turn_ended": TurnEnded,
+    "turn_ended": TurnEndedLine,
     "wait": WaitsForPerson,
     "left": Left,
     "decided": Decided,

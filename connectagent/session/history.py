@@ -15,8 +15,8 @@ from typing import Any
 from connectagent.data import BEFORE_ANSWER, BEHIND_ANSWER, Content, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside, place_of
-from connectagent.session.lines import Change as Change
 from connectagent.session.lines import Line as Line
+from connectagent.session.lines import MessageChange as MessageChange
 from connectagent.session.lines import Messages, Said, UntilResumed
 from connectagent.session.messages import assistant_message, is_valid, mended, place_of_result, user_message
 from connectagent.session.moments import Moment
@@ -31,7 +31,7 @@ _BEGINNING: By = {"agent": "its beginning"}
 
 
 @dataclass
-class Round:
+class ToolRound:
     """The calls of the newest tool round, with the arguments as handlers changed them."""
 
     calls: list[ToolCall]
@@ -82,7 +82,7 @@ class History:
         self.turn, self.iteration = turn, 0
         self.answer: LLMResponse | None = None
         self.answered_by: By = {}
-        self.round: Round | None = None
+        self.round: ToolRound | None = None
         self.touched = 0  # the lines before it are as they were at the last `moment()`
         self._moment: Moment[Said] = Moment([])
         self.until_resumed = UntilResumed()
@@ -149,8 +149,12 @@ class History:
         now, places = 0, []
         for number, entry in enumerate(self.entries):
             kind = entry.get("type")
-            now = entry["turn"] if kind == "user_input" else now
-            place = (now, 0) if kind == "user_input" else (now, entry.get("iteration")) if kind == "llm_call" else None
+            place: tuple[Any, Any] | None = None
+            if kind == "user_input":
+                now = entry["turn"]
+                place = now, 0
+            elif kind == "llm_call":
+                place = now, entry.get("iteration")
             if place == (turn, iteration):
                 while number and (self.entries[number - 1].get("by") or {}).get("hook") in _BEFORE_CALLS:
                     number -= 1  # these handlers run again
@@ -313,7 +317,7 @@ class History:
 
     def _open_round(self) -> None:
         calls, self.answer = (self.answer.tool_calls if self.answer else None) or [], None
-        self.round = Round(calls) if calls else None
+        self.round = ToolRound(calls) if calls else None
 
     def _answer(self, value: dict[str, Any], by: By) -> None:
         self.answer, self.answered_by = _response(value, value.get("provider_data")), by
@@ -325,8 +329,8 @@ class History:
         elif index is not None:
             self._insert(index, by, {"role": "tool", "tool_call_id": call_id, "content": content})
 
-    def _change(self, did: str, by: By, message: Message | None) -> Change:
-        return Change(did, by, len(self.entries) - 1, self.turn, self.iteration, message)
+    def _change(self, did: str, by: By, message: Message | None) -> MessageChange:
+        return MessageChange(did, by, len(self.entries) - 1, self.turn, self.iteration, message)
 
     def _touch(self, index: int) -> None:
         self.touched = min(self.touched, max(index, 0))  # a handler's own entry may count from the end

@@ -325,9 +325,9 @@ class Journal:
     # -- what handlers and tools asked for -------------------------------------------------------
 
     @cached_property
-    def asked(self) -> Asked:
+    def asked(self) -> AskedOperations:
         """What handlers and tools asked for before the turn stopped, by frame, and what they ask for now."""
-        return Asked(self)
+        return AskedOperations(self)
 
     def lacks(self, value: object) -> bool:
         """Whether a value contains what was masked in a line, so that the log does not have all of it."""
@@ -358,7 +358,7 @@ def place_of(line: TraceEntry) -> str:
     return str(id or line.get("at") or "")
 
 
-class Asked:
+class AskedOperations:
     """What handlers and tools had asked for when a turn stopped, by frame, and what they ask for now.
 
     Args:

@@ -12,7 +12,7 @@ from connectagent.session.snapshot import By, clone
 
 
 @dataclass(slots=True)
-class Change:
+class MessageChange:
     """One change of a message.
 
     Args:
@@ -37,7 +37,7 @@ class Line:
     """One message of the conversation, and its changes, the oldest first."""
 
     message: Message
-    changes: list[Change]
+    changes: list[MessageChange]
 
 
 Said = tuple[Message, By, Line, int]
@@ -106,7 +106,7 @@ class UntilResumed:
             line.changes = changes
         return first
 
-    def _is_undone(self, change: Change, entries: list[TraceEntry], turn: int) -> bool:
+    def _is_undone(self, change: MessageChange, entries: list[TraceEntry], turn: int) -> bool:
         """Whether a change does not count any more as the turn is resumed."""
         entry = entries[change.entry] if change.entry >= 0 else {}
         return id(entry) in self.void or (change.turn == turn and (only_says_stopped(entry) or _is_cut_off(entry)))

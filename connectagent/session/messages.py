@@ -22,7 +22,8 @@ NOT_RUN = "not run: {reason}"
 _LONGEST_QUOTE = 300
 LEFT_OUT = "(The conversation so far is not shown.)"
 # Made once: `json.dumps` with other options than its own makes an encoder for each call.
-_STRICT, _AS_SENT = json.JSONEncoder(ensure_ascii=False, allow_nan=False), json.JSONEncoder(ensure_ascii=False)
+_STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_AS_SENT = json.JSONEncoder(ensure_ascii=False)
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -96,7 +97,8 @@ def as_response(value: object) -> LLMResponse:
     try:
         return _tidied(value)
     except TypeError as found:
-        problem, usage = f"the model's answer cannot be used: {found}", value.usage
+        problem = f"the model's answer cannot be used: {found}"
+        usage = value.usage
         usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
         raise ProviderError(problem, kind="bad_response", provider="?", usage=usage) from None
 
@@ -113,7 +115,9 @@ def refuse_unusable(response: LLMResponse, model: str, provider: str | None, mus
     Raises:
         ProviderError: there is nothing in it that can be used: see `problem_of`.
     """
-    has_text, has_calls, reason = bool(response.content), bool(response.tool_calls), response.finish_reason
+    has_text = bool(response.content)
+    has_calls = bool(response.tool_calls)
+    reason = response.finish_reason
     found = problem_of(reason, has_text=has_text, has_calls=has_calls, must_be_whole=must_be_whole)
     if found is None:
         return
@@ -146,7 +150,9 @@ def _tidied(response: LLMResponse) -> LLMResponse:
     for call in given if isinstance(given, list) else [None]:
         if not isinstance(call, ToolCall):
             raise TypeError(f"a response's tool_calls are a list of ToolCall(id, name, arguments), not {given!r:.80}")
-        id, error, arguments = call.id, call.error, call.arguments
+        id = call.id
+        error = call.error
+        arguments = call.arguments
         if not isinstance(id, str) or not id or id in used:
             id = _new_id(given, used)
         used.add(id)
@@ -301,7 +307,9 @@ def message_problem(message: object) -> str | None:
     """Why something is not a message in OpenAI's chat format, or None if it is one."""
     if not isinstance(message, dict):
         return "a message is a dict with 'role' and 'content'"
-    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    role = message.get("role")
+    content = message.get("content")
+    calls = message.get("tool_calls")
     if role not in _ROLES:
         return f"its role must be one of {', '.join(_ROLES)}"
     if isinstance(content, list):
@@ -354,7 +362,11 @@ def value_problem(value: object) -> str | None:
         except TypeError as error:
             return str(error)
         return None
-    return _calls_problem(value if isinstance(value, list) else [value] if isinstance(value, ToolCall) else [])
+    if isinstance(value, list):
+        return _calls_problem(value)
+    if isinstance(value, ToolCall):
+        return _calls_problem([value])
+    return None
 
 
 def _request_problem(request: LLMRequest) -> str | None:

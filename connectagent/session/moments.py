@@ -19,18 +19,24 @@ class Moment(Generic[T]):
     __slots__ = ("_before", "_kept", "_tail")
 
     def __init__(self, tail: list[T], before: Moment[T] | None = None, kept: int = 0) -> None:
-        self._tail, self._before, self._kept = tail, before if kept else None, kept
+        self._tail = tail
+        self._before = before if kept else None
+        self._kept = kept
 
     def __len__(self) -> int:
         return self._kept + len(self._tail)
 
     def kept_of(self, other: Moment[T] | None) -> int:
         """How many items from the start are shared with this version or the one before; 0 for any other."""
-        return len(self) if other is self else self._kept if other is self._before else 0
+        if other is self:
+            return len(self)
+        return self._kept if other is self._before else 0
 
     def since(self, start: int = 0) -> list[T]:
         """The items from a place on."""
-        pieces, end, at = [], len(self), self
+        pieces = []
+        end = len(self)
+        at = self
         while True:
             if at._kept < end:
                 pieces.append(at._tail[max(start - at._kept, 0) : end - at._kept])

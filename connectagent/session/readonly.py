@@ -73,7 +73,8 @@ class BodySession(ReadOnlyDict):
         replace: Callable[[dict[str, Any]], None],
     ) -> None:
         super().__init__({**session, "pending_tool": pending, "state": state()})
-        self._state, self._replace = state, replace
+        self._state = state
+        self._replace = replace
 
     def __getitem__(self, key: object) -> Any:
         return self._state() if key == "state" else super().__getitem__(key)

@@ -79,7 +79,8 @@ def _function_problem(function: object) -> str | None:
 
 def _schema_problem(schema: dict[str, Any]) -> str | None:
     """Why a dict is no JSON Schema of an object, as far as providers check."""
-    properties, required = schema.get("properties", {}), schema.get("required", [])
+    properties = schema.get("properties", {})
+    required = schema.get("required", [])
     if not isinstance(properties, dict) or not all(
         isinstance(name, str) and isinstance(one, dict | bool) for name, one in properties.items()
     ):

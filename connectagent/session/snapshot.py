@@ -120,7 +120,8 @@ class Snapshot:
         self.marked = 0  # the messages before it are as they were when a digest was made last
         self.originals: list[Message] = list(self.messages)
         self.valid = 0  # how many messages from the start are known to be valid: see `Conversation.mend`
-        messages, state = list(map(clone, self.messages)), copy_of(session["state"])
+        messages = list(map(clone, self.messages))
+        state = copy_of(session["state"])
         self.copy: dict[str, Any] = {"messages": messages, "state": state}
         self.deltas: dict[int, dict[str, Any]] = {}  # by id(by): what its call has changed in the state
         self.on_state: Callable[[By, dict[str, Any]], None] | None = None  # told who changed it, and what it was
@@ -207,7 +208,8 @@ class Snapshot:
 
     def sync(self) -> None:
         """Copy what the loop changed, except messages and state, which have methods of their own."""
-        copy, session = self.copy, self.session
+        copy = self.copy
+        session = self.session
         if len(copy) != len(session):
             for key in copy.keys() - session:
                 del copy[key]
@@ -225,7 +227,8 @@ class Snapshot:
         session = self.session
         if session.get("messages") is not self.messages or session.get("trace") is not self.trace:
             return False  # an equal copy would hide what the loop adds
-        trace, traced = self.trace, self.traced
+        trace = self.trace
+        traced = self.traced
         start = traced.start
         if len(trace) != start + len(traced.copies) or (start and trace[start - 1] is not traced.past[-1]):
             return False
@@ -236,7 +239,9 @@ class Snapshot:
 
     def has_strayed(self) -> bool:
         """Whether messages, state or trace changed while only the loop was running."""
-        session, copy, traced = self.session, self.copy, self.traced
+        session = self.session
+        copy = self.copy
+        traced = self.traced
         kept = same(session.get("messages"), copy["messages"]) and same(session.get("state"), copy["state"])
         return not kept or not same(self.trace[traced.start :], traced.copies)
 
@@ -289,7 +294,9 @@ class FollowedTrace:
         self.past += self.newest
         self._kept += self.copies
         start = len(self.past)
-        self.newest, self.copies, self.start = [], [], start
+        self.newest = []
+        self.copies = []
+        self.start = start
         first = self._next if self._next < self.start else 0
         self._next = behind = first + OLD_ENTRIES
         with contextlib.suppress(Exception):  # an entry that cannot be compared

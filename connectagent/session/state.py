@@ -123,7 +123,9 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 def mergeable(change: dict[str, Any]) -> StateChange:
     """A `state_delta` in the form of `state_change`, to repeat it where others have changed the state too."""
-    added, removed, delta = change.get("added") or {}, change.get("removed") or (), change.get("delta") or {}
+    added = change.get("added") or {}
+    removed = change.get("removed") or ()
+    delta = change.get("delta") or {}
     appended = {key: delta[key][len(delta[key]) - count :] for key, count in added.items()}
     delta = {key: value for key, value in delta.items() if key not in added and key not in removed}
     return {"delta": delta, "appended": appended, "removed": removed}

@@ -37,7 +37,8 @@ class Spent:
         self.calls += 1
         self.priced = self.priced and usage is not None and usage.cost is not None
         if usage is not None:
-            self._known, own = True, self.usage
+            self._known = True
+            own = self.usage
             own.input_tokens += usage.input_tokens or 0
             own.output_tokens += usage.output_tokens or 0
             own.cached_tokens += usage.cached_tokens or 0
@@ -47,9 +48,12 @@ class Spent:
     def include(self, other: Spent) -> None:
         """Add the sum of other attempts."""
         known = self._known or other._known
-        calls, priced = self.calls + other.calls, self.priced and other.priced
+        calls = self.calls + other.calls
+        priced = self.priced and other.priced
         self.add(other.usage)
-        self.calls, self.priced, self._known = calls, priced, known
+        self.calls = calls
+        self.priced = priced
+        self._known = known
 
     @property
     def tokens(self) -> int | None:
@@ -114,12 +118,14 @@ def count(turn: CountedTurn, usage: TokenUsage | None) -> None:
     """
     asked = frame.current()
     inner: CountedTurn | None = turn
-    sums, accounts = list[Spent](), dict[int, Spent]()
+    sums = list[Spent]()
+    accounts = dict[int, Spent]()
     while inner is not None:
         sums += [inner.spent, inner.agent.spent]
         if asked is not None and asked.account is not None:
             accounts[id(asked.account)] = asked.account.spent
-        asked, inner = inner.asked, inner.parent
+        asked = inner.asked
+        inner = inner.parent
     with turn.root.guard:
         for one in [*sums, *accounts.values()]:
             one.add(usage)
@@ -229,7 +235,8 @@ def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent 
     spent = spent or Spent()
     begun: set[str] = set()
     for entry in entries:
-        kind, id = entry.get("type"), str(entry.get("id"))
+        kind = entry.get("type")
+        id = str(entry.get("id"))
         if kind == "began" and _MODEL.search(id):
             if id in begun:  # the one before was lost
                 spent.add(None)
@@ -296,7 +303,8 @@ def _elapsed(lines: Iterable[TraceEntry]) -> float:
     begins: list[float] = []
     ends: list[float] = []
     for line in lines:
-        at, ms = _number(line.get("timestamp")), _number(line.get("duration_ms", line.get("timing")))
+        at = _number(line.get("timestamp"))
+        ms = _number(line.get("duration_ms", line.get("timing")))
         started = _number(line.get("started")) if line.get("type") in ("llm_call", "tool_execution") else None
         begins += [time for time in (at, started) if time is not None]
         ends += [time for time in (at, started + ms / 1000 if started and ms else None) if time is not None]

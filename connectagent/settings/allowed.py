@@ -28,7 +28,7 @@ _COMMANDS = {"command", "check"}  # options of plugins that are run
 _MOST_FILE = 1 << 26  # bytes of a file that are hashed
 
 
-class Asked(NamedTuple):
+class AskedPermission(NamedTuple):
     """One thing that a project's file asks for.
 
     Args:
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
     content: str
 
 
-def asked_for(table: dict[str, Any], folder: Path) -> list[Asked]:
+def asked_for(table: dict[str, Any], folder: Path) -> list[AskedPermission]:
     """What `[tool.connectagent]` asks for that the person must allow.
 
     Addresses, keys, code, commands, files outside of the project's folder, and `mask = "off"`.
@@ -54,18 +54,18 @@ def asked_for(table: dict[str, Any], folder: Path) -> list[Asked]:
     return [one for key, value in table.items() for one in _asked_by(key, value, folder)]
 
 
-def _asked_by(key: str, value: object, folder: Path) -> list[Asked]:
+def _asked_by(key: str, value: object, folder: Path) -> list[AskedPermission]:
     """What one setting, or one table of options, asks for."""
     if isinstance(value, dict):
-        return [Asked(key, text, content) for text, content in _of_options(key, value, folder)]
+        return [AskedPermission(key, text, content) for text, content in _of_options(key, value, folder)]
     if key == "plugins":
         files = [named for name in _strings(value) if (named := plugin_file(name)) is not None]
         return [_asked(key, "the code of plugin", file, folder) for _, file in files]
     text = str(value)
     if key == "gateway_key":
-        return [Asked(key, f"{key} (its value is not shown)", text)]
+        return [AskedPermission(key, f"{key} (its value is not shown)", text)]
     if key == "mask" and text.strip().lower() in OFF:
-        return [Asked(key, "mask = off: secrets are written and shown", "off")]
+        return [AskedPermission(key, "mask = off: secrets are written and shown", "off")]
     return [_asked(key, key, text, folder)] if _asks(key, text, folder) else []
 
 
@@ -76,20 +76,21 @@ def _asks(key: str, text: str, folder: Path) -> bool:
     return key == "gateway_url" or (key == "dir" and (_reaches_out(text) or _leads_out(text, folder)))
 
 
-def asked_for_by_text(path: Path, text: str) -> list[Asked]:
+def asked_for_by_text(path: Path, text: str) -> list[AskedPermission]:
     """What a file that says what is to run asks for: itself, and the files of the project that it names.
 
     Args:
         path: the file.
         text: what is in it.
     """
-    asked = [Asked(_FILE, f"what {path.name} says", hashlib.sha256(text.encode()).hexdigest())]
+    asked = [AskedPermission(_FILE, f"what {path.name} says", hashlib.sha256(text.encode()).hexdigest())]
     root = root_of(path)
     folders = [folder for folder in path.parents if folder.is_relative_to(root)]
     for name in sorted({end for found in _words(text) for end in _ends(found)}):
         found = next((folder / name for folder in folders if _is_inside(folder / name, root)), None)
         if found is not None:
-            asked.append(Asked(_FILE, f"the file {str(found.relative_to(root))!r}", f"{name}{_hash_of(found)}"))
+            text = f"the file {str(found.relative_to(root))!r}"
+            asked.append(AskedPermission(_FILE, text, f"{name}{_hash_of(found)}"))
     return asked
 
 
@@ -162,14 +163,14 @@ def _command(command: object, arguments: object) -> str:
     return " ".join(" ".join(map(str, word)) if isinstance(word, list) else str(word) for word in words)
 
 
-def digest(asked: list[Asked]) -> str:
+def digest(asked: list[AskedPermission]) -> str:
     """The hash of everything that is asked for."""
     return hashlib.sha256(json.dumps(sorted(asked)).encode()).hexdigest()
 
 
-def _asked(key: str, name: str, value: str, folder: Path) -> Asked:
+def _asked(key: str, name: str, value: str, folder: Path) -> AskedPermission:
     text = f"{name} {'' if name.startswith('the code') else '= '}{_shown(value, folder)}"
-    return Asked(key, text, value + _files_called(value, folder))
+    return AskedPermission(key, text, value + _files_called(value, folder))
 
 
 def _shown(value: str, folder: Path) -> str:
@@ -258,7 +259,7 @@ def words() -> list[dict[str, Any]]:
     return []
 
 
-def allow(folder: Path, asked: list[Asked]) -> None:
+def allow(folder: Path, asked: list[AskedPermission]) -> None:
     """Store the person's word for what a folder asks for now.
 
     Raises:

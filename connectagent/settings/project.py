@@ -45,7 +45,8 @@ def project_file(start: Path | None = None) -> Path | None:
     if start is not None or not _look.depth:
         return _nearest_file(start)
     if not _look.known:
-        _look.file, _look.known = _nearest_file(), True
+        _look.file = _nearest_file()
+        _look.known = True
     return _look.file
 
 
@@ -62,7 +63,8 @@ def _nearest_file(start: Path | None = None) -> Path | None:
 
 def project_folder() -> Path:
     """The folder of the project: the repository's root, else the folder of `project_file()`, else the current one."""
-    folders, file = list(_own_folders()), project_file()
+    folders = list(_own_folders())
+    file = project_file()
     if folders and os.path.exists(os.path.join(folders[-1], ".git")):
         return Path(folders[-1])
     return file.parent if file else Path.cwd()
@@ -83,7 +85,8 @@ def _own_folders(start: Path | None = None) -> Iterator[str]:
             above = os.path.dirname(folder)
             if above == folder or _exists(os.path.join(folder, ".git")):
                 return
-            folder, found = above, os.stat(above).st_uid
+            folder = above
+            found = os.stat(above).st_uid
 
 
 def _exists(path: str) -> bool:

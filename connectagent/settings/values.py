@@ -19,7 +19,7 @@ from connectagent.settings.names import plugin_file
 from connectagent.settings.project import PROJECT_FILE, leads_out, project_file, trusted
 
 if TYPE_CHECKING:
-    from connectagent.settings.allowed import Asked
+    from connectagent.settings.allowed import AskedPermission
 
 SETTINGS: dict[str, str] = {
     "model": "the model of agents that name none, for example `claude-sonnet-4-5`",
@@ -191,7 +191,8 @@ def read_allowed(path: Path) -> str:
     _refuse_of_others(path)
     if _runs_program_of(root_of(path)):
         return text
-    asked, word = asked_for_by_text(path, text), word_for(path)
+    asked = asked_for_by_text(path, text)
+    word = word_for(path)
     if word is None or word["digest"] != digest(asked):
         since = "has changed since you allowed it, or a file that it names" if word else "is not allowed yet"
         raise ConfigError(
@@ -200,7 +201,7 @@ def read_allowed(path: Path) -> str:
     return text
 
 
-def asked_by(file: Path) -> list[Asked]:
+def asked_by(file: Path) -> list[AskedPermission]:
     """What a project's file asks for that the person must allow: a pyproject.toml, or a file for `read_allowed`.
 
     Raises:

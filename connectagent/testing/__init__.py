@@ -24,7 +24,8 @@ from connectagent.testing.recorded_sessions import Recorded, Replayed, recording
 from connectagent.testing.recorder import HookCall, HookRecorder
 from connectagent.testing.rules import conversation_problems
 from connectagent.testing.script import Request, ScriptedLLM, ScriptEnded, call
-from connectagent.testing.turn import Turn, crash_at, run_agent
+from connectagent.testing.turn import FinishedTurn as Turn
+from connectagent.testing.turn import crash_at, run_agent
 
 try:
     import pytest
@@ -89,7 +90,8 @@ if pytest is not None:
     @pytest.fixture
     def recorded(request: pytest.FixtureRequest) -> Iterator[Recorded]:
         """Agents that answer from `records/` beside the test: `agent = recorded(make_agent)`."""
-        folder, live = request.path.parent / "records", bool(request.config.getoption("--record"))
+        folder = request.path.parent / "records"
+        live = bool(request.config.getoption("--record"))
         with recording(folder, live, f"{request.path.stem}.{request.node.name}") as made:
             yield made
             made.failed = request.node.stash.get(_failed, False)

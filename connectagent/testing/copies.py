@@ -8,7 +8,7 @@ from connectagent.data import Message
 from connectagent.session.snapshot import clone
 
 
-class Kept:
+class KeptCopies:
     """Copies of conversations, each message copied once as long as it stays the same."""
 
     def __init__(self) -> None:

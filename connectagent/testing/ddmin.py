@@ -35,7 +35,8 @@ def ddmin(items: Sequence[Item], shows: Callable[[list[Item]], bool]) -> list[It
 
 def smallest(items: Sequence[Item], shows: Callable[[list[Item]], bool]) -> list[Item]:
     """The same without looking at the ends first, nor at nothing at all: at least one item is left."""
-    left, parts = list(items), 2
+    left = list(items)
+    parts = 2
     while len(left) > 1:
         found = _smaller(left, min(parts, len(left)), shows)
         if found is None and parts >= len(left):

@@ -124,7 +124,8 @@ def _guarded_getaddrinfo(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _guarded_sendto(own: Callable[..., Any]) -> Callable[..., Any]:
     def sendto(self: socket.socket, data: object, *more: Any) -> Any:
-        guard, address = _innermost(), more[-1] if more else None
+        guard = _innermost()
+        address = more[-1] if more else None
         if guard is not None and isinstance(address, tuple) and len(address) > 1:
             guard.check(*address[:2])
         return own(self, data, *more)

@@ -11,7 +11,7 @@ from connectagent import hooks
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING, PARAMETERS
 from connectagent.session.snapshot import clone
-from connectagent.testing.copies import Kept
+from connectagent.testing.copies import KeptCopies
 
 
 class HookCall(NamedTuple):
@@ -38,7 +38,7 @@ class HookRecorder:
     """
 
     calls: list[HookCall] = field(default_factory=list)
-    _kept: Kept = field(default_factory=Kept, repr=False, compare=False)
+    _kept: KeptCopies = field(default_factory=KeptCopies, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -84,7 +84,8 @@ def _noting(hook: str) -> Any:
     method: Any = note_around if hook in AROUND else note
     given = [Parameter(name, Parameter.KEYWORD_ONLY) for name in PARAMETERS[hook] if name != "agent"]
     method.__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *given])
-    method.__name__, method.__qualname__ = hook, f"HookRecorder.{hook}"
+    method.__name__ = hook
+    method.__qualname__ = f"HookRecorder.{hook}"
     return getattr(hooks, hook)(method)
 
 

@@ -99,7 +99,8 @@ def _openai(wire: list[dict[str, Any]], provider: str) -> list[str]:
 
 def _openai_message(message: dict[str, Any]) -> list[str]:
     found = []
-    role, content = message.get("role"), message.get("content")
+    role = message.get("role")
+    content = message.get("content")
     if unknown := set(message) - {"role", "content", "name", "tool_calls", "tool_call_id"}:
         found.append(f"unknown keys {sorted(unknown)}")
     if role not in ("system", "developer", "user", "assistant", "tool"):
@@ -140,7 +141,8 @@ def _openai_call(call: object, provider: str) -> list[str]:
     if not isinstance(call, dict) or call.get("type") != "function" or not isinstance(call.get("function"), dict):
         return ["a call that is not a function's"]
     found = []
-    id, function = call.get("id"), call["function"]
+    id = call.get("id")
+    function = call["function"]
     if not isinstance(id, str) or not 1 <= len(id) <= 40:
         found.append(f"id {id!r}")
     elif provider == "mistral" and not _MISTRAL_ID.fullmatch(id):
@@ -172,7 +174,8 @@ def _responses(wire: list[dict[str, Any]]) -> list[str]:
     waiting: dict[Any, str] = {}
     taken: set[Any] = set()
     for index, item in enumerate(wire):
-        kind, id = item.get("type", "message"), item.get("call_id")
+        kind = item.get("type", "message")
+        id = item.get("call_id")
         if kind in _OUTPUTS:
             if waiting.pop(id, None) != _OUTPUTS[kind]:
                 found.append(f"{index}: no tool call found for {kind} with call_id {id!r}")
@@ -190,7 +193,8 @@ def _responses(wire: list[dict[str, Any]]) -> list[str]:
 
 def _responses_call(item: dict[str, Any], given: str, taken: set[Any]) -> list[str]:
     found = []
-    id, name = item.get("call_id"), item.get("name")
+    id = item.get("call_id")
+    name = item.get("name")
     if not isinstance(id, str) or not 1 <= len(id) <= 64 or id in taken:
         found.append(f"call_id {id!r}")
     taken.add(id)
@@ -200,7 +204,8 @@ def _responses_call(item: dict[str, Any], given: str, taken: set[Any]) -> list[s
 
 
 def _responses_message(item: dict[str, Any]) -> list[str]:
-    role, content = item.get("role", "assistant" if item.get("type") else None), item.get("content")
+    role = item.get("role", "assistant" if item.get("type") else None)
+    content = item.get("content")
     if role not in ("user", "system", "developer", "assistant"):
         return [f"role {role!r}"]
     if isinstance(content, str):
@@ -220,7 +225,8 @@ def _input_parts(content: object) -> list[str]:
 
 
 def _is_input_part(part: dict[str, Any]) -> bool:
-    kind, texts = part.get("type"), {key: part[key] for key in part if isinstance(part[key], str) and part[key]}
+    kind = part.get("type")
+    texts = {key: part[key] for key in part if isinstance(part[key], str) and part[key]}
     if kind == "input_text":
         return isinstance(part.get("text"), str)
     if kind == "input_image" and part.get("detail", "auto") in ("auto", "low", "high"):
@@ -239,7 +245,8 @@ def _anthropic(system: str, wire: list[dict[str, Any]]) -> list[str]:
     waiting: list[str] = []
     before = None
     for index, message in enumerate(wire):
-        role, blocks = message.get("role"), message.get("content")
+        role = message.get("role")
+        blocks = message.get("content")
         if role not in ("user", "assistant") or role == before or set(message) != {"role", "content"}:
             found.append(f"{index}: role {role!r} after {before!r}, keys {sorted(message)}")
         before = role

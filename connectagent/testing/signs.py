@@ -19,7 +19,8 @@ def sign_test(worse: int, better: int) -> float:
     Args:
         worse, better: how many are worse and better; those that are the same tell nothing, and are left out.
     """
-    count, most = worse + better, max(worse, better)
+    count = worse + better
+    most = max(worse, better)
     ways = sum(math.comb(count, one) for one in range(most, count + 1))
     return min(1.0, 2 * ways / 2**count) if count else 1.0
 
@@ -31,7 +32,8 @@ def corrected(probabilities: Sequence[float]) -> list[float]:
     S. Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6 (1979),
     65-70.
     """
-    found, least = [1.0] * len(probabilities), 0.0
+    found = [1.0] * len(probabilities)
+    least = 0.0
     for rank, place in enumerate(sorted(range(len(probabilities)), key=probabilities.__getitem__)):
         least = max(least, (len(probabilities) - rank) * probabilities[place])
         found[place] = min(1.0, least)

@@ -135,14 +135,16 @@ def _of_calls(text: str, rest: str) -> Callable[[list[TraceEntry]], TraceEntry |
 
 def _of_texts(text: str, rest: str) -> Callable[[list[TraceEntry]], TraceEntry | None]:
     kind = text.partition(" ")[0]
-    pattern, sights = _pattern(text, _parts(_SAYS, text, rest, f"{kind} /regex/")[0]), _SIGHTS[kind][1]
+    pattern = _pattern(text, _parts(_SAYS, text, rest, f"{kind} /regex/")[0])
+    sights = _SIGHTS[kind][1]
     return lambda entries: next((entry for said, entry in sights(entries) if pattern.search(said)), None)
 
 
 def _of_names(text: str, rest: str) -> Callable[[list[TraceEntry]], TraceEntry | None]:
     kind = text.partition(" ")[0]
     name, plugin = _parts(_NAMED, text, rest, "error TYPE [by PLUGIN]" if kind == "error" else "rejected NAME")
-    name, sights = name.rpartition(".")[2] if kind == "error" else name, _SIGHTS[kind][2]
+    name = name.rpartition(".")[2] if kind == "error" else name
+    sights = _SIGHTS[kind][2]
 
     def finds(entries: list[TraceEntry]) -> TraceEntry | None:
         for found, entry in sights(entries):
@@ -187,7 +189,8 @@ def _calls(entries: list[TraceEntry]) -> Iterator[tuple[str, Any, TraceEntry]]:
     """The tool calls: those that the model made, as handlers left them, and those that the agent carried out."""
     asked: list[tuple[str, Any, TraceEntry]] = []
     for entry in entries:
-        kind, value = entry.get("type"), entry.get("value")
+        kind = entry.get("type")
+        value = entry.get("value")
         if kind == "llm_call" and not is_aside(entry):
             yield from asked
             asked = _asked(entry.get("tool_calls"), entry)
@@ -213,7 +216,9 @@ def _texts(entries: list[TraceEntry]) -> Iterator[tuple[str, TraceEntry]]:
     """What the agent says: the model's texts as handlers left them, and the turn's result where one gave it."""
     said: list[tuple[str, TraceEntry]] = []
     for entry in entries:
-        kind, of, value = entry.get("type"), entry.get("of"), entry.get("value")
+        kind = entry.get("type")
+        of = entry.get("of")
+        value = entry.get("value")
         if kind == "llm_call" and not is_aside(entry):
             yield from said
             said = [(text_of(entry["content"]), entry)] if entry.get("content") else []

@@ -19,7 +19,7 @@ from connectagent.testing.script import ScriptedLLM, ScriptEnded
 
 
 @dataclass
-class Turn:
+class FinishedTurn:
     """What became of one `agent.input()`.
 
     Attributes:
@@ -49,7 +49,7 @@ class Turn:
 
 def run_agent(
     *responses: Any, prompt: Prompt = "Go.", tools: object = None, plugins: object = None, **agent_options: Any
-) -> Turn:
+) -> FinishedTurn:
     """Run one turn of an agent whose model follows a script; nothing is shown and no file is written.
 
     Args:
@@ -69,7 +69,7 @@ def run_agent(
     llm = options.setdefault("llm", None) or ScriptedLLM(*responses)
     recorder = HookRecorder()
     agent = Agent(**{**options, "llm": llm}, tools=tools, plugins=[recorder, plugins])
-    turn = Turn(None, None, agent, llm, recorder)
+    turn = FinishedTurn(None, None, agent, llm, recorder)
     try:
         turn.result = agent.input(prompt)
     except ScriptEnded:
@@ -120,8 +120,11 @@ class crash_at:
             raise ValueError(f"crash_at() counts from 1: nth={nth!r} is never reached")
         if not isinstance(error, BaseException) and not (isinstance(error, type) and issubclass(error, BaseException)):
             raise TypeError(f"crash_at() raises an exception, a class or an instance, not {error!r}")
-        self.hook, self.nth, self.error = point, nth, error
-        self.seen, self.fired = 0, False
+        self.hook = point
+        self.nth = nth
+        self.error = error
+        self.seen = 0
+        self.fired = False
         name, _, half = point.partition(":")
         handlers = {"model": self._in_model, "tool": self._in_tools, "enter": self._enter, "exit": self._exit}
         marker = getattr(hooks, name, hooks.on_agent_ready(trylast=True))  # behind the plugins that add tools
@@ -182,7 +185,8 @@ class _Ticking:
     """A model that counts its calls."""
 
     def __init__(self, llm: LLM, tick: Callable[[], None]) -> None:
-        self._llm, self._tick = llm, tick
+        self._llm = llm
+        self._tick = tick
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._llm, name)

@@ -129,7 +129,7 @@ class SignatureCheck:
                 values = None
         if values is None:
             strict = self._known(arguments)
-            settled = self._settled(name, arguments) if strict is None else Settled(arguments, strict)
+            settled = self._settled(name, arguments) if strict is None else SettledArguments(arguments, strict)
             values = self._read(name, settled)
         for key, make in self._fill.items():
             if key not in values:
@@ -154,7 +154,7 @@ class SignatureCheck:
                 strict.add(key)
         return strict if arguments.keys() >= self._required else None
 
-    def _settled(self, name: str, arguments: dict[str, Any]) -> Settled:
+    def _settled(self, name: str, arguments: dict[str, Any]) -> SettledArguments:
         """The canonical form of arguments that are not known to have it, and how it is read.
 
         Raises:
@@ -177,7 +177,7 @@ class SignatureCheck:
         if problems:
             raise misfit(name, self.schema, problems)
         is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
-        return Settled(arguments if is_same else form, strict)
+        return SettledArguments(arguments if is_same else form, strict)
 
     def _parameter(self, key: str) -> Parameter:
         """The parameter that a key of the arguments means.
@@ -192,7 +192,7 @@ class SignatureCheck:
             raise KeyError(key)
         return found
 
-    def _read(self, name: str, settled: Settled) -> dict[str, Any]:
+    def _read(self, name: str, settled: SettledArguments) -> dict[str, Any]:
         try:
             if not settled.strict:
                 return self._values(settled.form)
@@ -226,7 +226,7 @@ class SignatureCheck:
         return {**values, **self._more.validate({"kwargs": extra})["kwargs"]}
 
 
-class Settled(NamedTuple):
+class SettledArguments(NamedTuple):
     """The canonical form of arguments, and which of them are read strictly."""
 
     form: dict[str, Any]
@@ -237,7 +237,8 @@ class NotedCheck:
     """A check that passes the arguments as they were given to `note` before they are read."""
 
     def __init__(self, check: Check, note: Callable[[dict[str, Any]], None]) -> None:
-        self._check, self._note = check, note
+        self._check = check
+        self._note = note
         self.canonical = check.canonical
 
     def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -285,9 +286,12 @@ def _problems(error: Exception, arguments: dict[str, Any], schema: dict[str, Any
         path = _path(at, arguments)
         sent = f" (you sent {as_json(item['input'])})"
         if item["type"] == "missing":
-            path, text, sent = _joined(path, at[-1]), "missing, but required", ""
+            path = _joined(path, at[-1])
+            text = "missing, but required"
+            sent = ""
         elif item["type"] == "extra_forbidden" and len(at) == 1:
-            text, sent = _unknown(str(at[0]), arguments, schema), ""
+            text = _unknown(str(at[0]), arguments, schema)
+            sent = ""
         elif item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             text = "there is no such key"
         else:
@@ -319,7 +323,9 @@ def _path(location: tuple[int | str, ...], value: Any) -> str:
 
 
 def _joined(path: str, step: object) -> str:
-    return f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}" if path else str(step)
+    if isinstance(step, int):
+        return f"{path}[{step}]"
+    return f"{path}.{step}" if path else str(step)
 
 
 def _unknown(key: str, arguments: dict[str, Any], schema: dict[str, Any]) -> str:
@@ -424,8 +430,9 @@ class GivenCheck:
 
     @staticmethod
     def _fits(schema: dict[str, Any], value: object) -> bool:
-        kinds = schema.get("type", ())
-        kinds = kinds if isinstance(kinds, list) else [kinds] if kinds else []
+        kinds = schema.get("type") or []
+        if not isinstance(kinds, list):
+            kinds = [kinds]
         return (
             (not kinds or any(_INSTANCES[kind](value) for kind in kinds))
             and ("enum" not in schema or value in schema["enum"])

@@ -198,7 +198,8 @@ class Fields:
     """
 
     def __init__(self, annotations: dict[str, Any], required: set[str]) -> None:
-        self._annotations, self._required = annotations, required
+        self._annotations = annotations
+        self._required = required
         self._adapter = self._made(required)
         self.validate: Callable[[dict[str, Any]], dict[str, Any]] = self._adapter.validate_python
         self.core_schema: Any = self._adapter.core_schema

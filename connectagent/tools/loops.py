@@ -100,20 +100,24 @@ def warn_blocked(what: str) -> None:
         other = f"`await agent.a{what}(...)`"
         if what == "execute_tool":
             other = "`await asyncio.to_thread(agent.execute_tool, ...)`"
-        level, at = 1, sys._getframe()
+        level = 1
+        at = sys._getframe()
         while at.f_back is not None and at.f_globals.get("__name__", "").startswith("connectagent."):
-            level, at = level + 1, at.f_back
+            level += 1
+            at = at.f_back
         warnings.warn(BLOCKED.format(what=what, other=other), RuntimeWarning, stacklevel=level)
 
 
-class Running:
+class RunningCoroutine:
     """A coroutine on a loop, for the thread that waits for it.
 
     It runs in a copy of this context. What it raises is kept: a `KeyboardInterrupt` would end the loop.
     """
 
     def __init__(self, awaitable: Awaitable[Any], loop: Loop, jobs: SimpleQueue[Any] | None = None) -> None:
-        self._awaitable, self._loop, self._context = awaitable, loop, copy_context()
+        self._awaitable = awaitable
+        self._loop = loop
+        self._context = copy_context()
         self._task: asyncio.Task[None] | None = None
         self._stopped = self.over = False
         self._value: Any = None
@@ -155,7 +159,8 @@ class Running:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for its end, at most so long; whether it is over. In an awaited turn, its cancelling interrupts this."""
-        caller, deadline = CALLER.get(), None if timeout_s is None else time.monotonic() + timeout_s
+        caller = CALLER.get()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self.over:
             left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
             try:
@@ -195,7 +200,7 @@ def run_to_end(
         BaseException: what it raised, or Ctrl-C, which cancels it.
     """
     with blocking():
-        running = Running(awaitable, _background.choose(), jobs)
+        running = RunningCoroutine(awaitable, _background.choose(), jobs)
         if (stops := STOPS.get()) is not None:
             stops.add(running.stop, own)
         try:
@@ -209,7 +214,7 @@ def run_to_end(
         return running.result()
 
 
-def _stop(running: Running) -> None:
+def _stop(running: RunningCoroutine) -> None:
     running.stop()
     deadline = time.monotonic() + GRACE_S
     while not running.over and (left_s := deadline - time.monotonic()) > 0:
@@ -239,7 +244,9 @@ class _Taken:
     """A job that takes an item of a coroutine, which awaits the answer."""
 
     def __init__(self, take: Callable[[Any], bool], item: object) -> None:
-        self._take, self._item, self._loop = take, item, asyncio.get_running_loop()
+        self._take = take
+        self._item = item
+        self._loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[bool] = self._loop.create_future()
 
     def run(self) -> None:

@@ -121,7 +121,8 @@ class _Plain:
     """
 
     def __init__(self, longest: int, budget: int) -> None:
-        self.longest, self.budget = longest, budget
+        self.longest = longest
+        self.budget = budget
         self.open: set[int] = set()
 
     def of(self, value: Any) -> Any:

@@ -71,7 +71,8 @@ def flat_object(schema: dict[str, Any]) -> dict[str, Any]:
 
     Their properties are taken together; only those of `allOf` stay required. The schema is changed.
     """
-    properties, required = schema.get("properties") or {}, list(schema.get("required") or ())
+    properties = schema.get("properties") or {}
+    required = list(schema.get("required") or ())
     for keyword in ("oneOf", "anyOf", "allOf"):
         for branch in schema.pop(keyword, None) or ():
             found = target(schema, branch.get("$ref")) or branch if isinstance(branch, dict) else {}
@@ -142,7 +143,10 @@ def _complete_array(schema: dict[str, Any]) -> None:
     for item in schema.get("prefixItems", ()):
         if item not in each:
             each.append(item)
-    schema["items"] = {"anyOf": each} if len(each) > 1 else each[0] if each else {}
+    if len(each) > 1:
+        schema["items"] = {"anyOf": each}
+    else:
+        schema["items"] = each[0] if each else {}
 
 
 def target(root: dict[str, Any], ref: object) -> Any:

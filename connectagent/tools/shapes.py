@@ -286,7 +286,8 @@ _MAKERS: dict[str, Callable[[dict[str, Any], int], Shape | None]] = {
 def kinds_in(schema: object) -> set[str]:
     """The kinds of types that a core schema mentions anywhere."""
     found: set[str] = set()
-    ahead, seen = [schema], set[int]()
+    ahead = [schema]
+    seen = set[int]()
     while ahead:
         one = ahead.pop()
         if not isinstance(one, dict | list | tuple) or id(one) in seen:

@@ -233,7 +233,10 @@ class _Fields:
     """The parameters of a function that the model fills in."""
 
     def __init__(self, function: Callable[..., Any], name: str, resources: Collection[str]) -> None:
-        self.function, self.name, self.resources, self.taken = function, name, resources, list[str]()
+        self.function = function
+        self.name = name
+        self.resources = resources
+        self.taken = list[str]()
         self.plain = plain_function(function)
         self.annotations: dict[str, Any] = {}
         self.required: set[str] = set()
@@ -262,7 +265,8 @@ class _Fields:
             self.refuse(f"parameter {parameter.name!r} is positional-only", "Drop the '/': models pass by name")
         if parameter.annotation is parameter.empty:
             self._no_annotation(parameter)
-        annotation, default = self._type(parameter), parameter.default
+        annotation = self._type(parameter)
+        default = parameter.default
         for note in getattr(annotation, "__metadata__", ()):  # Annotated[str, "text"] or Annotated[str, Doc("text")]
             note = getattr(note, "documentation", note)
             if isinstance(note, str):
@@ -372,10 +376,8 @@ def _current_typeddict(old: Any) -> Any:
     import typing_extensions
 
     hints = typing.get_type_hints(old, include_extras=True)
-    required, optional = (
-        (typing.Required, typing_extensions.Required),
-        (typing.NotRequired, typing_extensions.NotRequired),
-    )
+    required = (typing.Required, typing_extensions.Required)
+    optional = (typing.NotRequired, typing_extensions.NotRequired)
     fields: dict[str, Any] = {}
     for key, hint in hints.items():
         said = typing.get_origin(hint)  # the class itself does not know what string annotations say
@@ -384,7 +386,9 @@ def _current_typeddict(old: Any) -> Any:
         fields[key] = wrap[_current_typeddicts(typing.get_args(hint)[0] if said in required + optional else hint)]
     typed_dict: Any = typing_extensions.TypedDict
     made = typed_dict(old.__name__, fields)
-    made.__module__, made.__qualname__, made.__doc__ = old.__module__, old.__qualname__, old.__doc__
+    made.__module__ = old.__module__
+    made.__qualname__ = old.__qualname__
+    made.__doc__ = old.__doc__
     return made
 
 

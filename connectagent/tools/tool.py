@@ -28,7 +28,7 @@ from connectagent.tools.signature import (
 _DESCRIPTION_LENGTH = 1_024  # OpenAI refuses more
 
 
-class Resources(Protocol):
+class ResourceGiver(Protocol):
     """The resources of an agent."""
 
     def give(self, names: Iterable[str], taker: str) -> dict[str, Any]: ...
@@ -38,7 +38,7 @@ class ResourceUser(Protocol):
     """The agent that runs a tool, as far as the tool needs it."""
 
     @property
-    def resources(self) -> Resources: ...
+    def resources(self) -> ResourceGiver: ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -103,7 +103,9 @@ class Tool:
             self.takes_agent = "agent" not in self.parameters["properties"] and _has_agent(self.function)
             self._check = GivenCheck(self.parameters)
         else:
-            self.takes_agent, self.resources, self._check = known.takes_agent, known.resources, known.check
+            self.takes_agent = known.takes_agent
+            self.resources = known.resources
+            self._check = known.check
         self.description = harmless(self.description or "") or _sentence(self.name)
         text = cut(self.description, _DESCRIPTION_LENGTH)
         function = {"name": self.name, "description": text, "parameters": self.parameters}

@@ -15,6 +15,10 @@ import forked
 import pytest
 import yaml
 
+from connectagent.cli import failure
+from connectagent.data import Wait
+from connectagent.errors import Paused
+
 ROOT = Path(__file__).parents[2]
 AGENT = '''
 import time
@@ -243,3 +247,9 @@ def test_a_record_has_the_plugins_of_the_script_and_a_replay_finds_them_the_same
     assert yaml.safe_load(talked.read_text())["plugins"] == {"no_secrets": None}
     again = forked.run("-m", "connectagent", "replay", "last", cwd=tmp_path, env=environment)
     assert again.returncode == 0 and again.stderr == "" and "the same requests" in again.stdout, again
+
+
+def test_a_pause_whose_call_has_no_name_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    wait = Wait("w1", "a", {"id": "c1"}, "may it?", "", {})
+    assert failure.show(Paused([wait], call={"id": "c1"})) == 75
+    assert "the turn waits" in capsys.readouterr().err

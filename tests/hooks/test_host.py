@@ -30,7 +30,7 @@ from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.errors import HandlerError, HookResultError, PluginError
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of
-from connectagent.hooks.executor import HookCall
+from connectagent.hooks.executor import FiredHook
 from connectagent.hooks.specs import NAMESPACE
 from connectagent.testing import ScriptedLLM
 
@@ -95,7 +95,7 @@ def test_pluggy_calls_handlers_through_the_place_where_its_monitoring_puts_its_w
     vars(specs)["f"] = pluggy.HookspecMarker("p")(lambda x: None)
     manager.add_hookspecs(specs)
     manager._inner_hookexec = lambda hook, implementations, arguments, firstresult: given.append(arguments)
-    call = HookCall({"x": 1})
+    call = FiredHook({"x": 1})
     manager.hook.f.call_extra((), call)
     assert given == [call] and given[0] is call, f"{moved}; the mapping that call_extra() takes must reach it as it is"
 

@@ -40,7 +40,7 @@ def test_a_label_of_several_lines_is_wrapped_as_rich_wraps_it(width: int) -> Non
     for _ in range(CASES):
         text = some(LABELS, chance, 100) + "\n" + some(LABELS, chance, 100)
         first, ahead = chance.choice([("", ""), ("|-- ", "|   "), ("|   |   `-- ", "|   |       ")])
-        laid = tree._laid(tree.Node(((text, ""),), is_whole=True), first, ahead, Terminal(io.StringIO(), width))
+        laid = tree._laid(tree.TreeNode(((text, ""),), is_whole=True), first, ahead, Terminal(io.StringIO(), width))
         rich = [tree._Label([(text, "")], first, ahead)]
         assert shown([*laid], width) == shown(rich, width), repr(text)
 

@@ -19,7 +19,7 @@ from connectagent import Agent, LLMRequest, LLMResponse, ToolCall, before_llm
 from connectagent.cli import main
 from connectagent.records import sent, tally
 from connectagent.records.read import read_lazily
-from connectagent.records.requests import Request
+from connectagent.records.requests import RecordedRequest
 from connectagent.records.watched import watched_agents
 from connectagent.testing import ScriptedLLM
 from connectagent.testing.bisection.keys import RecordedKeys
@@ -71,7 +71,7 @@ def surround(agent: Any, request: LLMRequest) -> None:
     request.messages = [first, *request.messages, last]
 
 
-def requests_of(path: Path) -> list[Request]:
+def requests_of(path: Path) -> list[RecordedRequest]:
     return [request for agent in watched_agents(read_lazily(path)) for request in agent.requests()]
 
 

@@ -714,3 +714,9 @@ def test_a_session_that_went_on_elsewhere_is_not_written_to_from_here(
     here.resume(record)
     assert here.input("Fourth, here.") == "c"
     assert [turn["input"] for turn in read_record(record)["turns"]][3:] == ["Fourth, here."]
+
+
+def test_an_agent_without_a_session_yet_is_warned_too(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = Agent("a", log=False, quiet=True)
+    warn(agent, "record", OSError(errno.ENOSPC, "No space left on device"))
+    assert "no record, text log and long texts of this session are kept" in capsys.readouterr().err

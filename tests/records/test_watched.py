@@ -25,7 +25,7 @@ from connectagent import (
 )
 from connectagent.records.blobs import blob_folder
 from connectagent.records.read import read_record
-from connectagent.records.watched import Request, request_of, watched_agents
+from connectagent.records.watched import RecordedRequest, request_of, watched_agents
 from connectagent.testing import ScriptedLLM, call
 
 
@@ -101,7 +101,7 @@ def asked(record: dict[str, Any]) -> list[int]:
     return [line["number"] for line in lines if line["type"] == "llm_call" and line["status"] != "stand_in"]
 
 
-def read_back(path: Path) -> list[Request]:
+def read_back(path: Path) -> list[RecordedRequest]:
     record = numbered(path)
     requests = [request_of(record, number, blob_folder(path)) for number in asked(record)]
     return [request for request in requests if request is not None]
@@ -111,7 +111,7 @@ def pairs(requests: list[Any]) -> list[tuple[Any, Any]]:
     return [(request.messages, request.tools) for request in requests]
 
 
-def data(requests: list[Request]) -> list[tuple[Any, Any]]:
+def data(requests: list[RecordedRequest]) -> list[tuple[Any, Any]]:
     return [([sent.message for sent in request.messages], request.tools) for request in requests]
 
 

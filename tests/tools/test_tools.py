@@ -20,7 +20,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from connectagent import Agent, LLMResponse, ToolCall
+from connectagent import Agent, LLMResponse, ToolCall, resource
 from connectagent.data import AgentBase
 from connectagent.errors import ToolDefinitionError
 from connectagent.testing import ScriptedLLM
@@ -408,3 +408,16 @@ def test_what_cannot_be_a_tool_is_told_what_can() -> None:
     ):
         with pytest.raises(ToolDefinitionError, match=text):
             collect_tools([thing])
+
+
+def test_a_tool_with_resources_says_that_only_an_agent_has_them() -> None:
+    @resource
+    def db() -> str:
+        return "a database"
+
+    def count(db: str) -> int:
+        return len(db)
+
+    (counting,) = ToolRegistry([count], resources=lambda: ["db"])
+    with pytest.raises(TypeError, match="'count' takes resources, which only an agent has"):
+        counting.bind({})

@@ -26,7 +26,7 @@ _COMMANDS = {
 }
 
 
-class _Group(OpenGroup):
+class _LogGroup(OpenGroup):
     """Loads each command from its module when it is needed."""
 
     path = "log "
@@ -41,7 +41,7 @@ class _Group(OpenGroup):
         return command
 
 
-@click.group(cls=_Group, short_help="List, show, follow, compare and search the records of sessions.")
+@click.group(cls=_LogGroup, short_help="List, show, follow, compare and search the records of sessions.")
 def log() -> None:
     """List, show, follow, compare and search the records of sessions.
 

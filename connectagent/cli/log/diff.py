@@ -103,7 +103,8 @@ def _steps(place: str, turn: dict[str, Any] | None) -> list[_Step]:
 
 def _steps_in(place: str, trace: list[Any], inside: Inside) -> Iterator[_Step]:
     """The steps of a turn, with those of the agents inside."""
-    here, iteration = place, None
+    here = place
+    iteration = None
     for entry in trace:
         if kind_of(entry) in (None, "user_input", "began"):
             continue
@@ -117,7 +118,8 @@ def _steps_in(place: str, trace: list[Any], inside: Inside) -> Iterator[_Step]:
 
 
 def _step(place: str, entry: dict[str, Any]) -> _Step:
-    kind, by = str(entry.get("type")), entry.get("by")
+    kind = str(entry.get("type"))
+    by = entry.get("by")
     values: dict[str, Any] = {"by": actor(by)} if by else {}
     if kind == "llm_call":
         calls = entry.get("tool_calls") or []
@@ -147,7 +149,8 @@ def _compared(one: list[_Step], two: list[_Step]) -> Iterator[str]:
     for tag, a, b, c, d in _opcodes(*texts):
         if tag == "equal":
             continue
-        left, right = one[a:b], two[c:d]
+        left = one[a:b]
+        right = two[c:d]
         kinds = ([step.what for step in left], [step.what for step in right])
         for inner, e, f, g, h in _opcodes(*kinds):
             if inner == "equal":
@@ -164,24 +167,31 @@ def _opcodes(one: list[str], two: list[str]) -> Iterator[tuple[str, int, int, in
     """What turns one list into the other, as `difflib` says it, in a time that does not grow with the square."""
     start, stop_one, stop_two = _other_part(one, two)
     yield ("equal", 0, start, 0, start)
-    left, right = one[start:stop_one], two[start:stop_two]
+    left = one[start:stop_one]
+    right = two[start:stop_two]
     if max(len(left), len(right)) <= _MOST_PAIRED:
         for tag, a, b, c, d in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
             yield tag, start + a, start + b, start + c, start + d
     else:
         for at in range(start, max(stop_one, stop_two)):
-            a, b, c, d = min(at, stop_one), min(at + 1, stop_one), min(at, stop_two), min(at + 1, stop_two)
+            a = min(at, stop_one)
+            b = min(at + 1, stop_one)
+            c = min(at, stop_two)
+            d = min(at + 1, stop_two)
             yield "equal" if one[a:b] == two[c:d] else "replace", a, b, c, d
     yield "equal", stop_one, len(one), stop_two, len(two)
 
 
 def _other_part(one: list[str], two: list[str]) -> tuple[int, int, int]:
     """Where the equal beginning of two lists ends, and where in each the equal end begins."""
-    start, stop_one, stop_two = 0, len(one), len(two)
+    start = 0
+    stop_one = len(one)
+    stop_two = len(two)
     while start < min(stop_one, stop_two) and one[start] == two[start]:
         start += 1
     while min(stop_one, stop_two) > start and one[stop_one - 1] == two[stop_two - 1]:
-        stop_one, stop_two = stop_one - 1, stop_two - 1
+        stop_one -= 1
+        stop_two -= 1
     return start, stop_one, stop_two
 
 

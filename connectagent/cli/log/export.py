@@ -60,7 +60,8 @@ def _entries(trace: list[Any], inside: Inside, agent: str) -> Iterator[str]:
 
 
 def _entry_lines(entry: dict[str, Any], agent: str) -> Iterator[str]:
-    kind, head = entry.get("type"), f"### {agent}"
+    kind = entry.get("type")
+    head = f"### {agent}"
     by = f" by {_one(actor_with_place(entry['by']))}" if isinstance(entry.get("by"), dict) else ""
     if kind == "llm_call":
         yield from ("", f"{head}{_one(entry.get('model'))}: {_one(entry.get('status'))}{by}")

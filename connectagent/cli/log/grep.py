@@ -36,7 +36,8 @@ def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
     for path, matches in each(lambda path: list(_matches(read_record(path, conversation=False), sought)), agent):
         for place, line, match in matches:
             found = True
-            start, end = max(0, match.start() - _AROUND), match.end() + _AROUND
+            start = max(0, match.start() - _AROUND)
+            end = match.end() + _AROUND
             parts = [line[start : match.start()], line[match.start() : match.end()], line[match.end() : end]]
             before, there, after = (visible(part, len(part)) for part in parts)
             more = ("..." if start else "", "..." if end < len(line) else "")
@@ -67,7 +68,8 @@ def _matches(record: dict[str, Any], sought: re.Pattern[str]) -> Iterator[tuple[
 
 def _place(line: dict[str, Any], root: str) -> str:
     """The type of an entry, after the agent's name where it is inside another one."""
-    kind, name = visible(line.get("type"), 40), agent_of(line, root)[1]
+    kind = visible(line.get("type"), 40)
+    name = agent_of(line, root)[1]
     return f"{visible(name, 60)}:{kind}" if turns_of(line) else kind
 
 

@@ -16,7 +16,7 @@ from connectagent.output.text import actor, visible
 from connectagent.records.blobs import blob_folder
 from connectagent.records.find import find_record
 from connectagent.records.read import read_lazily, refuse_odd
-from connectagent.records.requests import CHANGED, NEW, Request, SentMessage
+from connectagent.records.requests import CHANGED, NEW, RecordedRequest, SentMessage
 from connectagent.records.watched import request_of
 from connectagent.session.messages import text_of
 
@@ -54,7 +54,7 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
         terminal().show(_rows(request, place, full))
 
 
-def _rows(request: Request, place: str, full: bool) -> Iterator[Row]:
+def _rows(request: RecordedRequest, place: str, full: bool) -> Iterator[Row]:
     dot = terminal().glyphs.dot
     messages = request.messages
     count = many(len(messages), "message")
@@ -89,7 +89,7 @@ def _message(sent: SentMessage, full: bool) -> Iterator[Row]:
 def _text(message: Message, full: bool) -> str:
     """A message as text: what was said, and the calls that were asked for."""
     content = message.get("content")
-    text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else ""
+    text = text_of(content) if isinstance(content, str | list) else ""
     calls = [call.get("function", {}) for call in message.get("tool_calls") or () if isinstance(call, dict)]
     asked = ", ".join(f"{call.get('name')}({call.get('arguments')})" for call in calls)
     return visible(f"{text} -> {asked}".strip() if asked else text, 10**9 if full else _MOST)

@@ -21,7 +21,7 @@ from connectagent.cli.log.reading import (
     sum_text,
     terminal,
 )
-from connectagent.cli.log.tree import Node, show_tree
+from connectagent.cli.log.tree import TreeNode, show_tree
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, call_text, duration, spent_texts
 from connectagent.output.text import actor, actor_with_place
@@ -70,7 +70,7 @@ def _show(path: Path, number: int | None, full: bool, as_json: bool) -> None:
         echo_json({**data, "turns": turns})
         return
     last = "crashed" if number is not None else summarise(path).status
-    show_tree(Node(_head(path, data), chain(_given(data, full), _turns(turns, last, full))), terminal())
+    show_tree(TreeNode(_head(path, data), chain(_given(data, full), _turns(turns, last, full))), terminal())
 
 
 def _head(path: Path, data: dict[str, Any]) -> Parts:
@@ -81,14 +81,14 @@ def _head(path: Path, data: dict[str, Any]) -> Parts:
     return ((head, "bold"), (local_time(data.get("started"), "%Y-%m-%d %H:%M:%S"), ""))
 
 
-def _given(data: dict[str, Any], full: bool) -> Iterator[Node]:
+def _given(data: dict[str, Any], full: bool) -> Iterator[TreeNode]:
     """The beginning of the session above its turns: plugins and system prompt."""
     plugins = data.get("plugins")
     if isinstance(plugins, dict) and plugins:
         named = ", ".join(_plugin(str(name), version, data.get("plugin_sources")) for name, version in plugins.items())
-        yield Node(((f"plugins: {_cut(named, full)}", "dim"),))
+        yield TreeNode(((f"plugins: {_cut(named, full)}", "dim"),))
     if data.get("system_prompt"):
-        yield Node(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),))
+        yield TreeNode(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),))
 
 
 def _plugin(name: str, version: object, sources: object) -> str:
@@ -101,79 +101,85 @@ def _plugin(name: str, version: object, sources: object) -> str:
     return " ".join(part for part in (name, str(version or digits), f"({given})" if given else "") if part)
 
 
-def _turns(turns: list[dict[str, Any]], last: str, full: bool) -> Iterator[Node]:
+def _turns(turns: list[dict[str, Any]], last: str, full: bool) -> Iterator[TreeNode]:
     for turn in turns:
         yield _turn(turn, last if turn is turns[-1] else "crashed", full)
 
 
-def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
+def _turn(turn: dict[str, Any], unended: str, full: bool) -> TreeNode:
     status = str(turn.get("status") or unended)
     inside = Inside(turn.get("lines") or [], is_running=status == "running")
     entries = _entries(with_retries(turn["trace"]), full, inside, f"T{turn.get('turn')}")
     if status == BETWEEN_TURNS:
-        return Node((("between turns", "bold"),), entries)
+        return TreeNode((("between turns", "bold"),), entries)
     parts = [status]
     if "status" in turn:
         used = number_of(turn.get("tokens"))
         parts.append(duration(number_of(turn.get("duration_ms")) or 0))
         parts.append(f"{sum_text(None if used is None else int(used))} tok")
         parts.append(cost_text(number_of(turn.get("cost")), number_of(turn.get("known_cost"))))
-    style = "red" if status in _BAD else "green" if status == "answered" else "yellow"
+    style = "yellow"
+    if status in _BAD:
+        style = "red"
+    elif status == "answered":
+        style = "green"
     ends = [
-        Node(((_cut(turn[key], full), "red" if key == "error" else ""),))
+        TreeNode(((_cut(turn[key], full), "red" if key == "error" else ""),))
         for key in ("error", "result")
         if turn.get(key) is not None
     ]
     label = ((f"turn {turn.get('turn')} ", "bold"), (_cut(turn.get("input"), full), "bold"))
-    return Node(label, chain(entries, [Node((("  ".join(parts), style),), ends)]))
+    return TreeNode(label, chain(entries, [TreeNode((("  ".join(parts), style),), ends)]))
 
 
-def _entries(trace: list[Any], full: bool, inside: Inside, place: str) -> Iterator[Node]:
+def _entries(trace: list[Any], full: bool, inside: Inside, place: str) -> Iterator[TreeNode]:
     """The entries below their iterations; the first ones belong to the turn itself."""
-    iteration, below = None, list[Any]()
+    iteration = None
+    below = list[Any]()
     own = [entry for entry in trace if kind_of(entry) not in ("user_input", "began")]
     for entry in chain(own, inside.open_in(place, own)):
         if kind_of(entry) in ("llm_call", "began") and entry.get("iteration") != iteration:
             yield from _iteration(iteration, below, full, inside)
-            iteration, below = entry.get("iteration"), []
+            iteration = entry.get("iteration")
+            below = []
         below.append(entry)
     yield from _iteration(iteration, below, full, inside)
 
 
-def _iteration(iteration: object, entries: list[Any], full: bool, inside: Inside) -> Iterator[Node]:
+def _iteration(iteration: object, entries: list[Any], full: bool, inside: Inside) -> Iterator[TreeNode]:
     nodes = (_entry(entry, full, inside) for entry in entries)
     if iteration is None:
         yield from nodes
     else:
-        yield Node(((f"iteration {iteration}", "dim"),), nodes)
+        yield TreeNode(((f"iteration {iteration}", "dim"),), nodes)
 
 
-def _entry(entry: dict[str, Any], full: bool, inside: Inside) -> Node:
+def _entry(entry: dict[str, Any], full: bool, inside: Inside) -> TreeNode:
     first, *more = _rows(entry, inside.is_running)
-    below = chain((Node(_row(row, full)) for row in more), _details(entry, full))
+    below = chain((TreeNode(_row(row, full)) for row in more), _details(entry, full))
     if kind_of(entry) == "agent_turn":
         below = chain(below, _of_agent(entry, full, inside))
     elif kind_of(entry) == "began":
         agents = ((((f"agent {one.get('agent')}", "cyan"),), one) for one in inside.begun_by(entry))
-        below = chain(below, (Node(label, _of_agent(one, full, inside)) for label, one in agents))
-    return Node(_row(first, full), below)
+        below = chain(below, (TreeNode(label, _of_agent(one, full, inside)) for label, one in agents))
+    return TreeNode(_row(first, full), below)
 
 
-def _of_agent(asked: dict[str, Any], full: bool, inside: Inside) -> Iterator[Node]:
+def _of_agent(asked: dict[str, Any], full: bool, inside: Inside) -> Iterator[TreeNode]:
     """What happened in the turn of an agent inside."""
     return _entries(with_retries(inside.of(asked)), full, inside, str(asked.get("id")))
 
 
-def _details(entry: dict[str, Any], full: bool) -> Iterator[Node]:
+def _details(entry: dict[str, Any], full: bool) -> Iterator[TreeNode]:
     """Who wrote an entry, and with `full` its keys."""
     if not isinstance(entry, dict):
         return
     by = entry.get("by")
     if isinstance(by, dict) and actor_with_place(by) != actor(by):
-        yield Node(((f"by {actor_with_place(by)}", "dim"),))
+        yield TreeNode(((f"by {actor_with_place(by)}", "dim"),))
     for key, value in entry.items() if full else ():
         if key not in ("type", "by") and value not in (None, "", [], {}):
-            yield Node(((f"{key}: {_lines(value)}", "dim"),), is_whole=True)
+            yield TreeNode(((f"{key}: {_lines(value)}", "dim"),), is_whole=True)
 
 
 def _lines(value: object) -> str:
@@ -183,7 +189,8 @@ def _lines(value: object) -> str:
 
 
 def _rows(entry: dict[str, Any], is_running: bool) -> list[Row]:
-    kind, glyphs = kind_of(entry), terminal().glyphs
+    kind = kind_of(entry)
+    glyphs = terminal().glyphs
     if kind == "began":
         call = call_text(entry["tool_name"], entry.get("arguments")) if "tool_name" in entry else "the model call"
         if is_running:
@@ -203,7 +210,8 @@ def _rows(entry: dict[str, Any], is_running: bool) -> list[Row]:
 
 def _done(entry: dict[str, Any], kind: str) -> Row:
     """What was said or set, which the console does not show."""
-    message, delta = entry.get("message"), entry.get("delta")
+    message = entry.get("message")
+    delta = entry.get("delta")
     text = data_text(message.get("content")) if isinstance(message, dict) else ""
     if isinstance(delta, dict):
         gone = [str(key) for key in entry.get("removed") or ()]

@@ -10,7 +10,7 @@ import click
 
 from connectagent.cli.log.inside import agent_of
 from connectagent.cli.log.reading import record_argument, terminal
-from connectagent.cli.summary import Summary
+from connectagent.cli.summary import RunSummary
 from connectagent.cli.usage import WholeNumber
 from connectagent.output.rows import Row
 from connectagent.output.text import visible
@@ -38,8 +38,9 @@ def command(record: str | None, most: int) -> None:
         shown.show(rows or [Row(0, (("nothing failed, and nothing was called", ""),))])
 
 
-def _summary(path: Path, most: int) -> Summary:
-    summary, turns = Summary(most), 0
+def _summary(path: Path, most: int) -> RunSummary:
+    summary = RunSummary(most)
+    turns = 0
     record: dict[str, Any] = {}
     running: dict[Any, dict[str, Any]] = {}  # what has begun in the newest turn, and has not ended
     for record, line in each_line(path):

@@ -20,7 +20,8 @@ from connectagent.records.find import all_records, find_record
 from connectagent.records.follow import Follower, follow
 from connectagent.session.journal import LINES, TURN_ENDED
 
-_INDENT, _DEEPEST = 2, 6  # cells for each agent around, of so many
+_INDENT = 2
+_DEEPEST = 6  # cells for each agent around, of so many
 
 
 @click.command("tail", short_help="The end of a session; with -f, new entries.")
@@ -95,7 +96,9 @@ def _is_end(entry: dict[str, Any]) -> bool:
 
 
 def _show(entry: dict[str, Any]) -> None:
-    made, depth, out = _ended(entry) if _is_end(entry) else rows(entry), len(turns_of(entry)), terminal()
+    made = _ended(entry) if _is_end(entry) else rows(entry)
+    depth = len(turns_of(entry))
+    out = terminal()
     for row in made if depth else ():
         row.indent += _INDENT * min(depth, _DEEPEST)
     if made and depth:

@@ -22,7 +22,7 @@ _LONG = 20_000  # characters of a label that is not wrapped
 _PIECE = 200_000  # characters of a long label that are written at once
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A node of a tree.
 
     Args:
@@ -32,15 +32,15 @@ class Node(NamedTuple):
     """
 
     parts: tuple[tuple[str, str], ...]
-    children: Iterable[Node] = ()
+    children: Iterable[TreeNode] = ()
     is_whole: bool = False
 
 
-def show_tree(root: Node, screen: Terminal) -> None:
+def show_tree(root: TreeNode, screen: Terminal) -> None:
     """Print a tree; lines of a label stay lines, other control characters are shown as escapes."""
     fork, last, down = ("+-- ", "`-- ", "|   ") if screen.glyphs is ASCII else ("├── ", "└── ", "│   ")
 
-    def below(children: Iterable[Node], before: str) -> Iterator[Any]:
+    def below(children: Iterable[TreeNode], before: str) -> Iterator[Any]:
         nodes = iter(children)
         node = next(nodes, None)
         while node is not None:
@@ -63,7 +63,7 @@ def _up_to_a_piece(lines: Iterator[Any]) -> Iterator[Any]:
         length += len(line) if isinstance(line, str) else 0
 
 
-def _laid(node: Node, first: str, ahead: str, screen: Terminal) -> Iterator[Any]:
+def _laid(node: TreeNode, first: str, ahead: str, screen: Terminal) -> Iterator[Any]:
     """A node as `Terminal.show` takes it: pieces of text where it is not wrapped, else something for Rich."""
     length = sum(len(text) for text, _ in node.parts)
     if length > _LONG:
@@ -74,7 +74,8 @@ def _laid(node: Node, first: str, ahead: str, screen: Terminal) -> Iterator[Any]
         yield "\n"
         return
     parts = [(_harmless(text, node.is_whole), style) for text, style in node.parts]
-    label, room = "".join([text for text, _ in parts]), screen.width - len(first)
+    label = "".join([text for text, _ in parts])
+    room = screen.width - len(first)
     if screen.is_styled or room < _LEAST or not label.isascii() or not label.replace("\n", "").isprintable():
         yield _Label(parts, first, ahead)
         return
@@ -89,7 +90,8 @@ def _laid(node: Node, first: str, ahead: str, screen: Terminal) -> Iterator[Any]
 
 def _lines(text: str, width: int) -> Iterator[tuple[int, int]]:
     """Where the lines of an ASCII text begin and end when it is wrapped as Rich wraps it, in a fraction of the time."""
-    line, start = _line_of(width), 0
+    line = _line_of(width)
+    start = 0
     while len(text) - start > width:
         found = line.match(text, start)
         if found is None:  # a word that is longer than a line

@@ -8,7 +8,7 @@ from connectagent.cli.view.editor import editor_link
 from connectagent.cli.view.rows import by_of, excerpt
 from connectagent.output.words import SAME, Piece, word_diff
 from connectagent.records.plugin_changes import PluginChange, plugin_changes
-from connectagent.records.requests import Request, SentMessage
+from connectagent.records.requests import RecordedRequest, SentMessage
 from connectagent.records.texts import data_text, text_of_value
 from connectagent.records.watched import WatchedAgent
 
@@ -63,7 +63,7 @@ def _middle_out(text: str, head: int, tail: int) -> str:
 # -- requests ------------------------------------------------------------------------------------
 
 
-def request_data(request: Request, most: int | None, all_messages: bool) -> dict[str, Any]:
+def request_data(request: RecordedRequest, most: int | None, all_messages: bool) -> dict[str, Any]:
     """A request for the page.
 
     Args:

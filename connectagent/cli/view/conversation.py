@@ -7,7 +7,7 @@ from typing import Any
 from connectagent.cli.view.rows import excerpt, has_masked
 from connectagent.output.words import word_diff
 from connectagent.records.texts import content_text
-from connectagent.session.history import Change, History, Line
+from connectagent.session.history import History, Line, MessageChange
 
 MOST_IN_MESSAGE = 1_500  # characters of a message, before "more" is asked for
 _MOST_IN_DIFF = 20_000  # characters of a message whose words are compared
@@ -81,7 +81,7 @@ def _line_data(history: History, line: Line, number: int | None, most: int | Non
     return {"message": number, "role": str(line.message.get("role")), "changes": changes}
 
 
-def _change_data(history: History, change: Change, most: int | None) -> dict[str, Any]:
+def _change_data(history: History, change: MessageChange, most: int | None) -> dict[str, Any]:
     entry = history.entries[change.entry].get("number") if change.entry >= 0 else None
     by = {str(key): value for key, value in change.by.items() if isinstance(value, str | int)}
     data = {"did": change.did, "by": by, "turn": change.turn, "iteration": change.iteration, "entry": entry}

@@ -21,7 +21,7 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.findings import findings_file, findings_of
 from connectagent.records.follow import Follower
 from connectagent.records.read import read_lazily
-from connectagent.records.requests import Request
+from connectagent.records.requests import RecordedRequest
 from connectagent.records.summary import summarise
 from connectagent.records.texts import content_text, data_text, text_of_value
 from connectagent.records.watched import WatchedAgent, request_of, watched_agents
@@ -45,7 +45,7 @@ class Reading:
         self._item: Any = None  # the follower's item of the newest turn
         self._lock = threading.Lock()
         self._watched: tuple[int, dict[str, Any], list[WatchedAgent]] | None = None  # with the size of the record
-        self._requests: dict[tuple[int, int], Request | None] = {}
+        self._requests: dict[tuple[int, int], RecordedRequest | None] = {}
         self._found_at: int | None = None  # when the findings were written that the rows show
 
     def news(self, row: int = 0, item: int = 0) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class Reading:
         agents = {agent.branch or "": agent for agent in self._all()[1]}
         return agents[branch]
 
-    def _request(self, number: int) -> Request | None:
+    def _request(self, number: int) -> RecordedRequest | None:
         record, _ = self._all()
         size = self._watched[0] if self._watched else 0
         with self._lock:

@@ -252,7 +252,8 @@ def add_secret(value: str | None, name: str, *, at_least: int | None = None) -> 
 
 
 def _take(own: tuple[str, ...], patterns: tuple[str, ...], active: bool) -> None:
-    count, given = len(os.environ), tuple(_given.items())
+    count = len(os.environ)
+    given = tuple(_given.items())
     source = (environment(own), own, patterns, active, given)
     if source != _state["source"]:
         found = [(name, part) for name, value in source[0] for part in values_of(name, value, own)]

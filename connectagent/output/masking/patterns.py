@@ -123,7 +123,8 @@ def small(text: str) -> str:
 
 def mask_fields(text: str, own: tuple[str, ...] = ()) -> str:
     """Text in which the values of fields with secret names are masked: `password='x'`, `"token": "y"`, `TOKEN=z`."""
-    parts, done = [], 0
+    parts = []
+    done = 0
     for start, end, mark in settled_fields(text, own, 0, 0, True)[0]:
         parts += [text[done:start], mark]
         done = end
@@ -206,7 +207,8 @@ def _value_of(
 def _is_secret_without_quotes(text: str, found: re.Match[str], begin: int, name: str) -> bool:
     """Whether a field's bare value is a secret: in `f(token=token)` and `password: str` it is code."""
     start, end = found.span("bare")
-    value, after = text[start:end], text[end : end + 1]
+    value = text[start:end]
+    after = text[end : end + 1]
     if found["named"]:  # "pin_token": 1234
         return value[:1].isdigit()
     if len(value) < 6 or value.startswith(("$", "%", "*")):
@@ -249,7 +251,8 @@ _OPEN = {
 def _beginnings() -> tuple[re.Pattern[str], re.Pattern[str], int]:
     """What finds the beginning of a shape, and a part of one at a text's end; and how long the longest is."""
     starts = [start for starts, _ in SHAPES.values() for start in starts]
-    whole, part = "|".join(map(re.escape, starts)), "|".join(map(_partly, starts))
+    whole = "|".join(map(re.escape, starts))
+    part = "|".join(map(_partly, starts))
     return re.compile(whole), re.compile(part), max(map(len, starts))
 
 
@@ -271,7 +274,8 @@ class Shape:
         # "://" is shown at once: only what follows it waits.
         self._shape = re.compile(shape if label != "URL password" else "(?<=://)" + _LOGIN)
         self._open = re.compile(_OPEN.get(label) or _open_key(starts))
-        self._starts, self._key = starts, label not in _OPEN
+        self._starts = starts
+        self._key = label not in _OPEN
         self._hint = starts[0][0] if label == "private key" else ""
         self._mark = f"[masked: {label}]"
         self.goes_on = re.compile(r"[A-Za-z0-9+/=\s\\,:.-]*" if label == "private key" else _WORD)

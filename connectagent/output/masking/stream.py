@@ -33,7 +33,8 @@ class _Pass:
     """
 
     def __init__(self, settle: Settle, goes_on: re.Pattern[str] | None) -> None:
-        self.settle, self.goes_on = settle, goes_on
+        self.settle = settle
+        self.goes_on = goes_on
         self._text = ""  # what was let go last, and what waits
         self._done = 0  # up to where it was let go
         self._at = 0
@@ -47,7 +48,8 @@ class _Pass:
     def skip(self, text: str) -> None:
         """Take a text in which there is nothing for it, while nothing waits."""
         self._text = (self._text + text)[-_CONTEXT:]
-        self._done, self._at = len(self._text), 0
+        self._done = len(self._text)
+        self._at = 0
 
     def feed(self, piece: str, whole: bool = False) -> str:
         """Take a piece; what is settled now."""
@@ -56,7 +58,8 @@ class _Pass:
             rest = self.goes_on.match(text, self._done)
             self._done = self._at = rest.end() if rest else self._done
             self._dropping = self._done == len(text)
-        done, parts = self._done, []
+        done = self._done
+        parts = []
         spans, settled = self.settle(text, done, self._at, whole)
         for start, end, mark in spans:
             parts += [text[done:start], mark]
@@ -64,7 +67,8 @@ class _Pass:
         parts.append(text[done:settled])
         if len(text) - settled > MOST and self.goes_on:
             parts.append(f"[masked: over {MOST} characters]")
-            self._dropping, settled = True, len(text)
+            self._dropping = True
+            settled = len(text)
         cut = max(0, settled - _CONTEXT)
         self._text, self._done, self._at = text[cut:], settled - cut, max(0, self._at - cut)
         return "".join(parts)
@@ -152,7 +156,8 @@ class _Shapes:
             if self._skipped:
                 step.skip(self._skipped)
             piece = step.feed(piece, whole)
-        self._waits, self._skipped = any(step.waits for step in self._passes), ""
+        self._waits = any(step.waits for step in self._passes)
+        self._skipped = ""
         return piece
 
 
@@ -186,7 +191,8 @@ class Stream:
         left = ""
         for step in self._passes:
             left = step.feed(left, whole=True)
-        self._mask, self._passes = None, []
+        self._mask = None
+        self._passes = []
         return left
 
     def _take(self, mask: Mask) -> str:
@@ -199,5 +205,6 @@ class Stream:
             if isinstance(step, _Pass) and isinstance(new, _Pass):
                 step.settle = new.settle
             steps[index] = step
-        self._mask, self._passes = mask, steps
+        self._mask = mask
+        self._passes = steps
         return left

@@ -23,7 +23,8 @@ def run_outcome(run: Run) -> Any:
     """
     entry = run.outcome
     own = entry.get("original") or entry
-    status, result = own.get("status"), entry.get("result")
+    status = own.get("status")
+    result = entry.get("result")
     if status == "rejected":
         raise ToolRejected(str(result).removeprefix("rejected: "))
     if status in ("error", "interrupted") and own.get("error_type"):

@@ -13,7 +13,7 @@ from connectagent.records.read import own_entries, refuse_odd
 from connectagent.records.sent import SentSoFar, canonical
 from connectagent.session.journal import ABANDONED, BEGAN, WITHHELD
 from connectagent.testing.replay.player import Player
-from connectagent.testing.replay.recording import RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
+from connectagent.testing.replay.recording import MarkedHistory, RecordedTurn, Recording, asks_in, sends_in, sent_of
 from connectagent.testing.replay.runs import ended_bodies, runs_of
 
 Turns = dict[str, RecordedTurn]
@@ -39,7 +39,7 @@ def _turns_inside(recording: Recording) -> dict[str, Turns]:
     ends = {str(line.get("id")): line for line in lines if line.get("type") == "agent_turn"}
     names = {line.get("branch"): line.get("agent") for line in lines if line.get("type") == BEGAN and "agent" in line}
     found, bodies = {}, ended_bodies(lines)
-    for branch, history in inside_begun(lines, (), Watched):
+    for branch, history in inside_begun(lines, (), MarkedHistory):
         turns = _turns(own_entries(lines, names[branch], branch), history, ends, bodies)
         found[branch.partition(".")[2]] = {
             id: turn for id, turn in turns.items() if ends.get(id, {}).get("outcome") != ABANDONED
@@ -48,7 +48,7 @@ def _turns_inside(recording: Recording) -> dict[str, Turns]:
 
 
 def _turns(
-    entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEntry], bodies: dict[str, list[TraceEntry]]
+    entries: list[TraceEntry], history: MarkedHistory, ends: dict[str, TraceEntry], bodies: dict[str, list[TraceEntry]]
 ) -> Turns:
     """The turns of one agent, from all its entries."""
     sends = sends_in(entries)

@@ -259,7 +259,9 @@ class Player:
         same = f"{place.rpartition('/ask:')[0]}/ask:"
         near = (one for one in asks if one.startswith(same) and one.endswith(f"/{attempt}"))
         other = next(near, None)
-        found = id if id in asks else None if self.is_strict else other
+        found = None if self.is_strict else other
+        if id in asks:
+            found = id
         if found is None:
             reason = "it asked no model there then" if other is None else "it asked something else there then"
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)

@@ -26,7 +26,8 @@ class RecordedForm(Form):
     """
 
     def __init__(self, turn: RecordedTurn, agent: Agent) -> None:
-        self.name, self._agent = str(turn.input.get("output")), agent
+        self.name = str(turn.input.get("output"))
+        self._agent = agent
         asked = next((sent.output for sent in turn.sent if sent.output), None)
         self._is_known = asked is not None
         Asked.__init__(self, class_of(self.name, {}) if asked is None else class_of(asked["name"], asked["schema"]))

@@ -245,10 +245,12 @@ class Recording:
         sends = sends_in([entry for _, entry in self._kept])
         history = self._watched(sends)
         waiting: list[TraceEntry] = []
-        given, bodies = SentSoFar(), self._bodies()
+        given = SentSoFar()
+        bodies = self._bodies()
         begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") in _BEGINS}
         for at, (number, entry) in enumerate(self._kept):
-            kind, item = entry.get("type"), self.items[number]
+            kind = entry.get("type")
+            item = self.items[number]
             if kind in _BEGINS:
                 self._begin(int(item.get("turn") or 0), entry, waiting)
                 waiting = []
@@ -269,7 +271,8 @@ class Recording:
 
     def _bodies(self) -> dict[int, list[TraceEntry]]:
         """What came of tools whose rounds were not over, by the number of the turn."""
-        kept, found = {number for number, _ in self._kept}, dict[int, list[TraceEntry]]()
+        kept = {number for number, _ in self._kept}
+        found = dict[int, list[TraceEntry]]()
         for number, item in enumerate(self.items):
             if number in kept:
                 found.setdefault(int(item.get("turn") or 0), []).extend(ended_bodies(item["lines"]).get("", ()))
@@ -281,9 +284,9 @@ class Recording:
         before = [one for one in waiting if not _is_inside_turn(one)]
         self.turns.append(RecordedTurn(number, before, entry, inside))
 
-    def _watched(self, sends: dict[int, int]) -> Watched:
-        history = self.history(Watched)
-        assert isinstance(history, Watched)
+    def _watched(self, sends: dict[int, int]) -> MarkedHistory:
+        history = self.history(MarkedHistory)
+        assert isinstance(history, MarkedHistory)
         history.marks = set(sends.values())
         kept: dict[int, list[TraceEntry]] = {}
         for number, entry in self._kept:
@@ -305,7 +308,8 @@ def sends_in(entries: list[TraceEntry]) -> dict[int, int]:
         if at in again:
             continue
         if entry.get("type") == "llm_call" and entry.get("status") != "stand_in" and not is_aside(entry):
-            place, left = at, int(entry.get("entries_since_request") or 0)
+            place = at
+            left = int(entry.get("entries_since_request") or 0)
             while place and left:
                 place -= 1
                 left -= entries[place].get("type") not in _ASIDE
@@ -338,7 +342,7 @@ def sent_of(turn: RecordedTurn, moment: Moment[Any], behind: int, given: SentSoF
     return Sent(turn.number, iteration, model, moment, given.names, changes, *request)
 
 
-class Watched(History):
+class MarkedHistory(History):
     """A history that remembers the conversation as it was before certain entries."""
 
     def __init__(self, *beginning: Any) -> None:
@@ -372,7 +376,8 @@ def _is_inside_turn(entry: TraceEntry) -> bool:
 
 def _decided(entry: TraceEntry) -> dict[str, Any] | None:
     """A decision other than approval, by the entry of the call."""
-    kind, status = entry.get("type"), entry.get("status")
+    kind = entry.get("type")
+    status = entry.get("status")
     if kind == "tool_execution" and status == "rejected":
         return {"reject": str(entry.get("result")).removeprefix("rejected: ")}
     if kind in ("tool_execution", "llm_call") and status == "stand_in":

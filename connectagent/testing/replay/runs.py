@@ -37,7 +37,8 @@ def runs_of(entries: list[TraceEntry], bodies: Iterable[TraceEntry] = ()) -> lis
     runs = list(_counted(entries))
     known = {(run.id, str(run.outcome.get("iteration"))) for run in runs}
     for entry in bodies:
-        call, name = str(entry.get("call_id")), str(entry.get("tool_name"))
+        call = str(entry.get("call_id"))
+        name = str(entry.get("tool_name"))
         if (call, str(entry.get("iteration"))) not in known:
             taken = {id(one) for run in runs for one in run.changes}
             own = (one for one in entries if one.get("type") in CHANGES and (one.get("by") or {}).get("tool") == name)
@@ -60,7 +61,9 @@ def _counted(entries: list[TraceEntry]) -> Iterator[Run]:
     changed: dict[str, list[TraceEntry]] = {}
     calls: dict[str, tuple[str, Any]] = {}
     for entry in _withoutrepeated(entries):
-        kind, tool, id = entry.get("type"), (entry.get("by") or {}).get("tool"), str(entry.get("call_id"))
+        kind = entry.get("type")
+        tool = (entry.get("by") or {}).get("tool")
+        id = str(entry.get("call_id"))
         if kind in CHANGES and tool:
             changed.setdefault(tool, []).append(entry)
         elif kind == "paused" and (call := _paused_call(entry)):

@@ -44,7 +44,8 @@ class Resent(Replaying):
 
     def _compare(self, player: Player, now: Sent) -> None:
         super()._compare(player, now)
-        turn, number = player.turn, player.asked - 1
+        turn = player.turn
+        number = player.asked - 1
         if turn is None or number >= len(turn.answers) or self.out.not_recorded:
             return
         key = key_of(turn.answers[number])

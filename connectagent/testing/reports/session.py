@@ -17,7 +17,7 @@ from connectagent.session.journal import BEGAN
 from connectagent.session.moments import Moment
 from connectagent.session.observers import OWN
 from connectagent.testing.replay.inside import turns_inside
-from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Watched, checked_data
+from connectagent.testing.replay.recording import PROGRAM, MarkedHistory, RecordedTurn, Recording, checked_data
 from connectagent.testing.replay.runs import CHANGES
 
 Tree = dict[str, Any]
@@ -36,9 +36,9 @@ _END = ("error", "stream_left", "status")
 class Outline(Recording):
     """A recording without the requests: they are dear to rebuild, and nothing is compared with them."""
 
-    def _watched(self, sends: dict[int, int]) -> Watched:
-        watched = self.history(Watched)
-        assert isinstance(watched, Watched)
+    def _watched(self, sends: dict[int, int]) -> MarkedHistory:
+        watched = self.history(MarkedHistory)
+        assert isinstance(watched, MarkedHistory)
         watched.seen = defaultdict(lambda: Moment([]))
         return watched
 
