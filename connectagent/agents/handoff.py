@@ -80,8 +80,8 @@ def delegate(turn: Turn) -> Ending | None:
 def _active(agent: Any) -> HandoffRequest | None:
     """A request to the agent that has answered since an earlier handoff; None where there is none."""
     name: Any = agent.conversation.session.get("active_agent")
-    target = agent.root.find(name) if isinstance(name, str) else None
-    if target is None or target is agent or target.in_turn:
+    target = agent.tree.root.tree.find(name) if isinstance(name, str) else None
+    if target is None or target is agent or target.turning.locked():
         return None
     return HandoffRequest(target)
 
@@ -110,7 +110,7 @@ def run_hops(leader: Turn, request: HandoffRequest) -> Ending | None:
             if result:
                 conversation.append({"role": "assistant", "content": result, "author": target.name}, by=target.by)
             return Ending(result, line["outcome"], target.by)
-        request = HandoffRequest(agent.root.find(handoff["target"]), handoff["message"], handoff["by"])
+        request = HandoffRequest(agent.tree.root.tree.find(handoff["target"]), handoff["message"], handoff["by"])
         note = _note(target.name, result, request, agent.name)
         conversation.append({"role": "user", "content": note, "author": target.name}, by=target.by)
     return None
@@ -205,7 +205,7 @@ def last_text(agent: Any) -> str:
 def _run_body(turn: Turn) -> Ending | None:
     """Run the function that an agent has in place of a model."""
     agent, conversation = turn.agent, turn.conversation
-    given = {"agent": agent, "prompt": turn.prompt}
+    given = {"agent": agent.face, "prompt": turn.prompt}
     conversation.session["iteration"] += 1
     id = f"{turn.place}/run"
     turn.began(id)

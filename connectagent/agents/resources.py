@@ -75,7 +75,7 @@ class Resources:
 
     def _pool(self, handler: Handler, taker: str) -> Pool:
         """Who keeps a resource."""
-        scope, top = handler.opts["scope"], self._agent.root
+        scope, top = handler.opts["scope"], self._agent.tree.root
         if scope == "process":
             top.closes_at_exit()
             with _lock:
@@ -101,7 +101,7 @@ class Resources:
     def _made(self, handler: Handler, taker: str) -> tuple[Any, Any]:
         """Run the function of a resource, up to its yield, outside of the turn."""
         given = self.give(handler.resources, described(handler))
-        given |= {"agent": self._agent.root} if "agent" in (*handler.positional, *handler.keywords) else {}
+        given |= {"agent": self._agent.tree.root.face} if "agent" in (*handler.positional, *handler.keywords) else {}
         token, outer = frame.CURRENT.set(None), getattr(_setup, "name", None)
         _setup.name = handler.opts["name"]
         try:

@@ -11,11 +11,11 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from connectagent.agents.decisions import Decision, decided, is_given_again, still_paused
 from connectagent.agents.plugin_changes import changed_plugins
-from connectagent.agents.tree import walk
+from connectagent.agents.sessions import ShownWait
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError, Paused
 from connectagent.loop.ending import RESUMED, Given, resumptions
@@ -32,22 +32,6 @@ from connectagent.session.history import as_session
 from connectagent.session.journal import BEGAN, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in, spent_inside
-
-
-class ShownWait(NamedTuple):
-    """A wait that `resume(record)` has shown without taking the session: a decision that follows is about it.
-
-    Args:
-        record: the record.
-        renamed: whether it may be of an agent of another name.
-        own, turn: the agent's own session then. If a turn of it was taken since, a decision is about that session.
-    """
-
-    record: Path
-    renamed: bool
-    own: Path | None
-    turn: int
-
 
 CALLS = ("llm_call", "tool_execution")  # entries that are amended
 
@@ -95,12 +79,12 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, 
         return _resume_here(agent, decision)
     path, at = is_record(record), parse_place(place)
     held = None if fork else _locked(agent.log, path)
-    agent._shown = None
+    agent.sessions.shown = None
     try:
         return reopen(agent, path, at, fork, decision, held, renamed)
     except Paused:
         if not fork and agent.record != path:  # it still waits, and the agent has not taken its session
-            agent._shown = ShownWait(path.absolute(), renamed, *_session_now(agent))
+            agent.sessions.shown = ShownWait(path.absolute(), renamed, *_session_now(agent))
         raise
     finally:
         if held is not None:
@@ -177,7 +161,7 @@ def _take_root_turn(agent: Any, given: Given, journal: Journal, place: str) -> s
     try:
         return take_root_turn(agent, given, journal, place)
     except Exception as error:
-        if not isinstance(error, Paused) and agent.record is not None and agent.children:
+        if not isinstance(error, Paused) and agent.record is not None and agent.tree.children:
             _take_unasked(agent)
         raise
 
@@ -186,8 +170,8 @@ def _take_unasked(agent: Any) -> None:
     """Give agents below the turns that they lack, as the record has them."""
     with contextlib.suppress(OSError, ConfigError):  # it could not be written to its end
         session = read_session(agent.record, goes_on=False)
-        for child in walk(agent):
-            recorded = session.inside.get(child.branch) if child is not agent else None
+        for child in agent.tree.walk():
+            recorded = session.inside.get(child.tree.branch) if child is not agent else None
             if recorded is not None and recorded.history.turn > (child.current_session or {}).get("turn", 0):
                 _take_below(agent, child, session)
 
@@ -274,7 +258,7 @@ def _lines_of(part: Any) -> list[TraceEntry]:
 def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None, fork: bool, form: Any) -> str | None:
     """The last turn's result. One that was rewound, or cut off before its message was added, is taken again."""
     if agent.conversation.session["turn"]:  # else the session begins in its first turn
-        agent.hooks.observe("on_session", agent=agent, reason=_reason(fork))
+        agent.hooks.observe("on_session", agent=agent.face, reason=_reason(fork))
     if at is not None:
         return str(agent.answer(_prompt_of(session, at[0]), form=form))
     if session.open is not None and "input" in session.last:
@@ -300,25 +284,26 @@ def take_record(
     origin = ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held)
     origin.unsummed = session.unsummed
     if at is not None:  # an agent below may have begun in a turn that no longer counts
-        for child in agent.children:
-            child.reset_conversation()
+        for child in agent.tree.children:
+            child.reset()
     agent.log.go_on(origin)
-    agent.take_session(restored)
-    agent.open_log()
+    agent.sessions.take(restored)
+    agent.sessions.open_log()
     agent.spent = spent
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
-    agent.outside, agent.spent_outside = session.inside, inside
-    for child in walk(agent):
+    agent.sessions.outside = session.inside
+    agent.sessions.spent_outside = inside
+    for child in agent.tree.walk():
         if child is not agent:
             _take_below(agent, child, session)
 
 
 def _take_below(agent: Any, child: Any, session: RecordedSession) -> None:
-    if (own := session.inside.pop(child.branch, None)) is not None:
-        child.take_session(as_session(own.history, own.trace))
+    if (own := session.inside.pop(child.tree.branch, None)) is not None:
+        child.sessions.take(as_session(own.history, own.trace))
         child.conversation.home = agent.log
-    child.spent = agent.spent_outside.pop(child.branch, child.spent)
+    child.spent = agent.sessions.spent_outside.pop(child.tree.branch, child.spent)
 
 
 def _prompt_of(session: RecordedSession, turn: int) -> Any:
@@ -336,7 +321,7 @@ def _session_now(agent: Any) -> tuple[Path | None, int]:
 
 def _resume_here(agent: Any, decision: Decision) -> str | None:
     """Resume the agent's own session, in the process in which it was paused; or the one whose wait was shown last."""
-    shown: ShownWait | None = agent._shown
+    shown: ShownWait | None = agent.sessions.shown
     if shown is not None and _session_now(agent) == (shown.own, shown.turn):
         return resume(agent, shown.record, None, False, decision, shown.renamed)
     if agent.record is not None:
@@ -359,10 +344,10 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
     place = begun["at"]
     trace = agent.conversation.session["trace"]
     trace[:] = _with_lines(trace, journal)
-    agent.rewind([place])
-    for child in walk(agent):
+    agent.sessions.rewind([place])
+    for child in agent.tree.walk():
         if child is not agent:
-            child.rewind(journal.unfinished(child.branch))
+            child.sessions.rewind(journal.unfinished(child.tree.branch))
     journal = _resumed(agent, journal, {"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     journal = _goes_on(agent, journal, place, False)
     return take_root_turn(agent, _given_again(agent, begun, form), journal, place)

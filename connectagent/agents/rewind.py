@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from connectagent.agents.agent_tool import core_of
+from connectagent.agents.core import AgentCore
 from connectagent.agents.resume import resumed_entry, take_record
+from connectagent.data import Session
 from connectagent.errors import ConfigError
 from connectagent.records.file import Held, hold
 from connectagent.records.history import Part, RecordedSession, read_session
@@ -13,7 +16,20 @@ from connectagent.records.read import refuse_odd
 from connectagent.session.journal import Journal
 
 
-def take_back(agent: Any) -> int:
+class RewoundAgent(Protocol):
+    """An agent as the program has it, whose last turn is taken back or again."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def record(self) -> Path | None: ...
+    @property
+    def current_session(self) -> Session | None: ...
+    def resume(self, record: str | Path | None = None, *, place: str | int | None = None) -> Any:
+        """Go on with a session."""
+
+
+def take_back(agent: RewoundAgent) -> int:
     """Go back to before the last turn of an agent's session, and stay there; the turn's number.
 
     The record has the turn still, and the line that takes it back.
@@ -21,20 +37,21 @@ def take_back(agent: Any) -> int:
     Raises:
         ConfigError: there is no turn, or nothing is recorded.
     """
-    agent.refuse_inside("taking a turn back")
-    turn = (agent.current_session or {}).get("turn") or 0
+    core: AgentCore = core_of(agent)
+    core.refuse_inside("taking a turn back")
+    turn = (core.current_session or {}).get("turn") or 0
     if not turn:
         raise ConfigError("there is no turn to take back")
     path = recorded_at(agent)
     held = hold(path)
     try:
-        _take(agent, read_session(path, (turn, 0)), path, held, (turn, 0), undone=turn)
+        _take(core, read_session(path, (turn, 0)), path, held, (turn, 0), undone=turn)
     finally:
         held.close()
     return int(turn)
 
 
-def give_up(agent: Any, path: Path, held: Held) -> None:
+def give_up(agent: AgentCore, path: Path, held: Held) -> None:
     """Give an agent the session of a locked record, without going on with its last turn, which was stopped.
 
     Raises:
@@ -56,15 +73,15 @@ def may_be_left(part: Part) -> bool:
 
 
 def _take(
-    agent: Any, session: RecordedSession, path: Path, held: Held, at: tuple[int, int] | None = None, **more: Any
+    agent: AgentCore, session: RecordedSession, path: Path, held: Held, at: tuple[int, int] | None = None, **more: Any
 ) -> None:
     """Give an agent the session of a record, and take no turn of it; `more`: of the entry that says so."""
     take_record(agent, session, Journal(), path, at, False, held)
     agent.conversation.trace({**resumed_entry(agent, session, path), **more})
-    agent.hooks.observe("on_session", agent=agent, reason="resumed")
+    agent.hooks.observe("on_session", agent=agent.face, reason="resumed")
 
 
-def take_again(agent: Any) -> Any:
+def take_again(agent: RewoundAgent) -> Any:
     """Take the last turn of an agent's session again, as `agent.resume(place=...)` does; its result.
 
     Raises:
@@ -76,7 +93,7 @@ def take_again(agent: Any) -> Any:
     return agent.resume(recorded_at(agent), place=turn)
 
 
-def recorded_at(agent: Any) -> Path:
+def recorded_at(agent: RewoundAgent) -> Path:
     """The record of an agent's session.
 
     Raises:

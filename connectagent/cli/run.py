@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.cli import script
 from connectagent.cli.failure import answer, usage_error
 from connectagent.cli.plugin_options import AgentCommand
@@ -103,7 +104,8 @@ def _outcome(agent: Any, result: Any) -> dict[str, Any]:
         return {"result": result}
     session = agent.current_session or {}
     kept = {key: session.get(key) for key in ("outcome", "turn", "iteration")}
-    path, spent = agent.log.path, agent.spent
+    path = core_of(agent).log.path
+    spent = agent.spent
     record = None if path is None else str(path)
     sums = {"tokens": spent.tokens, "cost": spent.cost, "known_cost": spent.known_cost}
     return {"result": result, "agent": agent.name, **kept, **sums, "record": record}
@@ -111,7 +113,7 @@ def _outcome(agent: Any, result: Any) -> dict[str, Any]:
 
 def _was_streamed(agent: Any, result: Any) -> bool:
     """Whether the terminal shows the whole result already, as it arrived."""
-    if agent is None or not agent.streaming or enabled("quiet"):
+    if agent is None or not core_of(agent).streaming or enabled("quiet"):
         return False
     shows = any(handler.plugin == "console" for handler in agent.hooks.loaded)
     whole = result == agent.session["messages"][-1].get("content")

@@ -23,6 +23,7 @@ from connectagent.tools.tool import Tool
 _PASSED = (LLMRequest, LLMResponse, ToolCall)
 _SKIPPED = NOT_RUN.format(reason="the handler is shadowed")
 _GONE = object()
+_FOR_PACKAGE = ("_fire_hook", "_resources")  # what the hooks' room asks of an agent
 
 
 def copied(value: Any, made: dict[int, Any]) -> Any:
@@ -116,7 +117,7 @@ class DryRunAgent:
     def __getattr__(self, name: str) -> Any:
         """An attribute of the real agent."""
         agent, calls = vars(self)["_agent"], vars(self)["_calls"]
-        if name.startswith("_") or name == "conversation":
+        if name.startswith("_") and name not in _FOR_PACKAGE:
             raise AttributeError(f"a shadowed handler is not given agent.{name}; read agent.current_session")
         if name in ("session", "state"):  # of the copy
             return self.session["state"] if name == "state" else type(agent).session.fget(self)
@@ -145,7 +146,7 @@ class DryRunAgent:
 
         def note(*args: Any, **kwargs: Any) -> Any:
             given = inspect.signature(method).bind(*args, **kwargs).arguments
-            ends, in_turn = name == "end_turn", agent.turning.locked()
+            ends, in_turn = name == "end_turn", agent.in_turn
             if ends and not (in_turn and isinstance(given.get("result"), str | None)):
                 return method(*args, **kwargs)  # raises
             if name in ("input", "reset_conversation") and in_turn:
@@ -209,7 +210,7 @@ class DryRun(Boundary):
         self.changes: list[TraceEntry] = []
         self.given: dict[str, Any] = {}
         self.generator: Any = None
-        super().__init__(DryRunAgent(real.agent, self.calls), lambda *entries: self.changes.extend(entries))
+        super().__init__(DryRunAgent(real.agent.face, self.calls), lambda *entries: self.changes.extend(entries))
 
     @property
     def replaced(self) -> bool:  # type: ignore[override]  # the copy of the agent does not tell

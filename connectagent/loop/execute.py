@@ -99,7 +99,7 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
     """Run a tool between turns; it is recorded, but never looked up."""
     refuse_over(frame.current())
     with agent.executing:
-        log = agent.open_log()
+        log = agent.sessions.open_log()
         agent.conversation.take_over()
         turn = Turn(agent, Given({"role": "user", "content": ""}, "", 1), f"B{agent.conversation.session['turn']}", log)
         check_arguments(agent.tools, call)

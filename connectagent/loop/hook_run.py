@@ -179,8 +179,10 @@ class HookRun:
     def as_data(self, has_changes: bool = True) -> dict[str, Any]:
         """The result of the handlers so far, in the form of a line; `has_changes`: whether they may have changed it."""
         line: dict[str, Any] = {}
-        if self.hook == "before_llm" and has_changes and (changed := changed_request(**self.given)):
-            line["request"] = changed
+        if self.hook == "before_llm" and has_changes:
+            changed = changed_request(self.turn.agent, self.given["request"])
+            if changed:
+                line["request"] = changed
         if self.chained:
             value = self.given[self.chained]
             if value is not self.original:

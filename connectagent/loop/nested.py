@@ -49,8 +49,8 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
     if line is None:
         line = _inner_turn(agent, given, asked, id, handoff)
     else:
-        agent.take_recorded(caller, str(line.get("branch")), False)
-        agent.hear(caller.past.lines[caller.past.began[id]].get("heard"))
+        agent.sessions.take_recorded(caller, str(line.get("branch")), False)
+        agent.sessions.note_heard(caller.past.lines[caller.past.began[id]].get("heard"))
         caller.take_closing(line, line, known=True)
         if line.get("error_type"):
             error = model_error(line, line)
@@ -64,7 +64,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     _meet(agent, caller)
     turn = Turn(agent, given, id, caller.log, asked, caller.past)
     turn.handoff = handoff
-    with agent.turning, agent._guarded_by(caller.agent):
+    with agent.turning, agent.tree.guarded_by(caller.agent):
         state = _begin(caller, turn)
         ending: TraceEntry = {"outcome": "interrupted", "open": True}
         base: dict[str, Any] | None = None
@@ -95,7 +95,7 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     """Begin an inner turn; a copy of the caller's state, which is the tree's, or None outside of the caller's tree."""
     agent, handoff = turn.agent, turn.handoff
     branch = _branch_outside(agent, caller)
-    related, labels = branch is None, agent.enter_session(turn, branch)
+    related, labels = branch is None, agent.sessions.enter(turn, branch)
     state = copy_of(caller.state) if related else None
     body = None if turn.asked is None else turn.asked.body
     if state is not None:
@@ -103,7 +103,9 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     caller.opens(turn.id)
     caller.between.everything()
     if not turn.has_begun(turn.id):
-        more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
+        more = agent.sessions.beginning_for(turn.log, not related) | (
+            {} if handoff is None else {"heard": handoff.heard()}
+        )
         caller.began(turn.id, agent=agent.name, branch=labels.get("branch"), **more)
     caller.inner.append(turn)
     if caller.stopped or (body is not None and body.cut):  # checked now: they are set before `inner` is read
@@ -119,14 +121,14 @@ def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | No
     agent.turn = None
     turn.over = True
     if not turn.abandoned:
-        _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
+        _close(caller, turn, ending, {} if base is None else state_change(base, agent.sessions.state_at_end()))
     if turn.copy is not None:
         turn.copy.close()
     caller.inner.remove(turn)  # only now: where Ctrl-C came before, the caller tells which of its hooks are over
     agent.boundary.forget_errors()
     if turn.resumed:
         agent.hooks.look_up(())
-    agent.leave_session()
+    agent.sessions.leave()
 
 
 def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any]) -> None:
@@ -168,12 +170,12 @@ def _wanted(turn: Turn) -> dict[str, Any]:
 def _meet(agent: Any, caller: Turn) -> None:
     """Refuse an agent that is too deep inside others; tell the root's runtime of any other."""
     _check_depth(agent, caller)
-    caller.root.agent.runtime.on_inner(agent, _branch_outside(agent, caller) or agent.branch)
+    caller.root.agent.runtime.on_inner(agent.face, _branch_outside(agent, caller) or agent.tree.branch)
 
 
 def _branch_outside(agent: Any, caller: Turn) -> str | None:
     """The branch of an agent of another tree; None for one of the caller's own."""
-    return None if agent.root is caller.agent.root else f"{caller.branch or caller.agent.name}.{agent.name}"
+    return None if agent.tree.root is caller.agent.tree.root else f"{caller.branch or caller.agent.name}.{agent.name}"
 
 
 def _check_depth(agent: Any, caller: Turn) -> None:

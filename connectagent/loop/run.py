@@ -30,7 +30,9 @@ def run_turn(turn: Turn) -> str:
     """Take one turn from the user's message to its result, with the handlers around it."""
     with turn.frame:
         if "around_turn" in turn.host.active:
-            around = turn.host.around("around_turn", partial(take_steps, turn), agent=turn.agent, prompt=turn.prompt)
+            around = turn.host.around(
+                "around_turn", partial(take_steps, turn), agent=turn.agent.face, prompt=turn.prompt
+            )
             result = str(around)
         else:
             result = take_steps(turn)
@@ -158,8 +160,8 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
         refuse_waiting(agent)
         agent.give_up_wait()
     with agent.turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
-        log = agent.open_log()
-        number = agent.conversation.session["turn"] + 1
+        log = agent.sessions.open_log()
+        number = agent.sessions.conversation.session["turn"] + 1
         turn = Turn(agent, given, id or f"T{number}", log, None, past)
         try:
             agent.turn = turn

@@ -58,7 +58,10 @@ class Turn(Operations):
     def __init__(
         self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
     ) -> None:
-        self.agent, self.conversation, self.host, self.boundary = agent, agent.conversation, agent.hooks, agent.boundary
+        self.agent = agent
+        self.conversation = agent.sessions.conversation
+        self.host = agent.hooks
+        self.boundary = agent.boundary
         self.id, self.log = id, log
         self.message, self.prompt, self.limit, self.output = given
         self.asked = asked
@@ -147,7 +150,7 @@ class Turn(Operations):
         self, hook: str, place: str, convert: Any, suffix: Any, over: Any, found: Any = None, **given: Any
     ) -> HookRun:
         """Like `decide`, but returns the run of the handlers; `found`: `calls_of` its calls, where they are known."""
-        run = HookRun(hook, f"{place}{hook}{suffix}", HookCall({"agent": self.agent, **given}), convert, found)
+        run = HookRun(hook, f"{place}{hook}{suffix}", HookCall({"agent": self.agent.face, **given}), convert, found)
         if over:
             run.leave_out(over)
         return run.run(self)
@@ -163,7 +166,7 @@ class Turn(Operations):
         """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
         if hook not in self.host.active:
             return given[CONTRACTS[hook].chained], None
-        call = HookCall({"agent": self.agent, **given})
+        call = HookCall({"agent": self.agent.face, **given})
         call.convert = convert
         self.notify(hook, place, last, call)
         return call[CONTRACTS[hook].chained], call.decided
@@ -187,7 +190,7 @@ class Turn(Operations):
         """
         if hook not in self.host.active:
             return
-        run = HookRun(hook, place + hook, HookCall({"agent": self.agent, **given}) if call is None else call)
+        run = HookRun(hook, place + hook, HookCall({"agent": self.agent.face, **given}) if call is None else call)
         if last is None:
             run.run(self)
             return
@@ -201,7 +204,7 @@ class Turn(Operations):
         Raises:
             ConfigError: the system prompt needs state that is missing.
         """
-        self.conversation = self.agent.conversation  # a new one, if the agent was reset
+        self.conversation = self.agent.sessions.conversation  # a new one, if the agent was reset
         if self.resumed:
             self._expect(self.past)
         self.conversation.begin_turn(self.prompt)
@@ -211,8 +214,8 @@ class Turn(Operations):
         conversation = self.conversation
         if self.resumed and "around_turn" in self.host.others:  # later changes of theirs are in the turn
             self.log.append({"type": CLOSED, "id": f"{self.id}/resumed/around_turn"})
-        if self.agent.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
-            self.agent.fresh = False
+        if self.agent.sessions.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
+            self.agent.sessions.fresh = False
             self.notify("on_session", reason="begun")
         if self.resumed:
             self._go_on(resumptions(self.past, self.id))
@@ -309,7 +312,7 @@ class Turn(Operations):
         anew = {"attempt": attempt} if attempt > 1 else {}
         for listener in self.listeners:
             listener.listen(self.agent, {"type": "text", "text": text, **anew, **self.conversation.labels})
-        self.host.observe("on_text", agent=self.agent, text=text, attempt=attempt)
+        self.host.observe("on_text", agent=self.agent.face, text=text, attempt=attempt)
 
     def retrying(self, retry: dict[str, Any]) -> None:
         """Trace that a provider's SDK waits before it repeats a failed request."""
@@ -387,5 +390,5 @@ class Turn(Operations):
         if (outward := line.get("outward")) is None:
             return
         ending = Ending(outward["result"], outward["outcome"], outward["by"])
-        repeats = bool(getattr(getattr(self.agent.body, "function", None), "repeats", False))
-        self.end(ending, "agent" if outward["scope"] == "loop" and repeats else outward["scope"])
+        ends_here = outward["scope"] == "loop" and self.agent.is_loop
+        self.end(ending, "agent" if ends_here else outward["scope"])

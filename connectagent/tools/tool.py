@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from connectagent.errors import Pause, ToolDefinitionError, cut
 from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
@@ -26,6 +26,13 @@ from connectagent.tools.signature import (
 )
 
 _DESCRIPTION_LENGTH = 1_024  # OpenAI refuses more
+
+
+class GivesResources(Protocol):
+    """Has the resources of an agent, and makes those that are not there yet."""
+
+    def give(self, names: Iterable[str], taker: str) -> dict[str, Any]:
+        """Resources by name; `taker`: who takes them, for errors."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -149,12 +156,15 @@ class Tool:
             self._refuse(arguments)
         return self._check.canonical(self.name, arguments)
 
-    def bind(self, arguments: dict[str, Any], agent: Any = None) -> dict[str, Any]:
+    def bind(
+        self, arguments: dict[str, Any], agent: Any = None, resources: GivesResources | None = None
+    ) -> dict[str, Any]:
         """The keyword arguments of the call, read from the canonical form of the model's arguments.
 
         Args:
             arguments: what the model sent, or its canonical form.
-            agent: what the parameter `agent` receives, and who has the resources.
+            agent: what the parameter `agent` receives.
+            resources: makes the resources that the function takes; the agent has them.
 
         Raises:
             ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
@@ -165,7 +175,8 @@ class Tool:
         if self.takes_agent:
             values["agent"] = agent
         if self.resources:
-            values |= agent.resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
+            assert resources is not None  # the loop gives them with each call
+            values |= resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
         return values
 
     def _refuse(self, arguments: object) -> NoReturn:
