@@ -19,7 +19,7 @@ from connectagent.agents.resources import Resources
 from connectagent.agents.runtime import default
 from connectagent.agents.sessions import SessionKeeper, answer, refuse_inside
 from connectagent.agents.tree import TreeNode, same_handler
-from connectagent.data import LLM, AgentBase, Log, Session, TokenUsage, ToolCall
+from connectagent.data import LLM, AgentBase, Session, TokenUsage, ToolCall
 from connectagent.hooks.discovery import find_handlers, left_out, model_handlers
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.handler import Handler
@@ -33,6 +33,7 @@ from connectagent.loop.turn import Turn
 from connectagent.models.connection import given as given_connection
 from connectagent.models.create import connected
 from connectagent.models.names import default_model, parse_model
+from connectagent.records.log import Log
 from connectagent.records.write import new_log
 from connectagent.session.conversation import Conversation
 from connectagent.session.messages import user_message

@@ -75,7 +75,7 @@ class KeyedSession:
         if not self._definition.log.recording:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); a session with a key is its record")
         self._core: AgentCore | None = None  # of the agent that takes the turns
-        self.key = key
+        self.key: str = key
         self.record: Path = keyed_record(agent.name, key).absolute()  # the program may change its folder
         lacks = [name for name in ("size", "read", "append") if not callable(getattr(store, name, None))]
         if store is not None and lacks:

@@ -12,7 +12,7 @@ from connectagent import frame
 from connectagent.agents.arguments import whole_number
 from connectagent.agents.closing import close_dropped, dropped
 from connectagent.agents.tree import TreeAgent
-from connectagent.data import AgentBase, Log, Message, Session, TraceEntry
+from connectagent.data import AgentBase, Message, Session, TraceEntry
 from connectagent.frame import Frame
 from connectagent.loop.boundary import Boundary
 from connectagent.loop.ending import Given
@@ -20,6 +20,7 @@ from connectagent.loop.nested import ask_inside
 from connectagent.loop.run import take_root_turn
 from connectagent.loop.stream import Lockstep
 from connectagent.loop.turn import Turn
+from connectagent.records.log import Log
 from connectagent.session.conversation import Conversation
 from connectagent.session.messages import text_of
 from connectagent.session.prompt import SystemPrompt

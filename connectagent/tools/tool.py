@@ -28,11 +28,10 @@ from connectagent.tools.signature import (
 _DESCRIPTION_LENGTH = 1_024  # OpenAI refuses more
 
 
-class GivesResources(Protocol):
-    """Has the resources of an agent, and makes those that are not there yet."""
+class Resources(Protocol):
+    """The resources of an agent."""
 
-    def give(self, names: Iterable[str], taker: str) -> dict[str, Any]:
-        """Resources by name; `taker`: who takes them, for errors."""
+    def give(self, names: Iterable[str], taker: str) -> dict[str, Any]: ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -157,7 +156,7 @@ class Tool:
         return self._check.canonical(self.name, arguments)
 
     def bind(
-        self, arguments: dict[str, Any], agent: Any = None, resources: GivesResources | None = None
+        self, arguments: dict[str, Any], agent: object = None, resources: Resources | None = None
     ) -> dict[str, Any]:
         """The keyword arguments of the call, read from the canonical form of the model's arguments.
 
@@ -175,7 +174,8 @@ class Tool:
         if self.takes_agent:
             values["agent"] = agent
         if self.resources:
-            assert resources is not None  # the loop gives them with each call
+            if resources is None:
+                raise TypeError(f"tool {self.name!r} takes resources, which only an agent has")
             values |= resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
         return values
 
@@ -203,7 +203,7 @@ class Tool:
                 raise was_cancelled(STOPS.get()) from error
             raise
 
-    def _settled(self, value: Any) -> Any:
+    def _settled(self, value: object) -> Any:
         """What the function returned, run to its end."""
         return settled(value)
 
