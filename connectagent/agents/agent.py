@@ -12,7 +12,7 @@ from connectagent.agents.arguments import Arguments, ModelArguments, PluginArgum
 from connectagent.agents.copies import definition_of, made_again
 from connectagent.agents.core import AgentCore
 from connectagent.agents.handler_face import HandlerFace
-from connectagent.agents.sessions import answer, start
+from connectagent.agents.sessions import answer
 from connectagent.agents.tree import DIRECTIONS
 from connectagent.data import LLM, AgentBase, File, Image
 from connectagent.loop.stream import Events, streamed
@@ -217,14 +217,11 @@ class Agent(HandlerFace, AgentBase):
                 decision or place does not fit it.
         """
         from connectagent.agents.decisions import Decision
-        from connectagent.agents.resume import resume  # loads the reader of records
+        from connectagent.agents.resume import resumed_result  # loads the reader of records
 
-        core = self._core
-        core.refuse_inside("resume()")
-        form = core.form if output is None else core.form_for(output)
-        decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
-        text = start(core, "resume", partial(resume, core, record, place, fork, decision, renamed))
-        return text if form is None or text is None else form.result(core, text)
+        decision = Decision.of(approve, reject, answer, wait)
+        how: dict[str, Any] = {"place": place, "fork": fork, "output": output, "renamed": renamed}
+        return resumed_result(self._core, record, decision, **how)
 
     def resume_stream(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> Events:
         """Go on with a session as `resume()` does, as an iterator of what happens, like `stream()`.

@@ -99,11 +99,12 @@ class AgentCore:
         warn_only = given.plugins.errors == "warn"
         self.boundary = Boundary(self, self._announce, warn_only=warn_only, dry_runs=DryRuns())
         self.sessions = SessionKeeper(self, first_state)
+        self.is_recorded = True
         self.hooks = Host(self.boundary)
         handlers = self._load_plugins(given.plugins, chosen, given.model.model)
         self.resources = Resources(self, handlers)
         self.tools = ToolRegistry(given.tools, agent_tool=agent_tool, resources=self.resources.names)
-        self.log: Log = new_log(self._is_recorded)
+        self.log: Log = new_log(self.is_recorded)
         self.llm: LLM = self._choose_llm(model)
         made_with.note(self, handlers)
 
@@ -137,7 +138,7 @@ class AgentCore:
         handlers = list(filter(self.runtime.takes, found))
         self.hooks.load(handlers)
         self.shows_calls = not out.built_in("xray")
-        self._is_recorded = given.log is not False and not out.built_in("record", asked_for)
+        self.is_recorded = given.log is not False and not out.built_in("record", asked_for)
         return handlers
 
     def _choose_llm(self, given: ModelArguments) -> LLM:

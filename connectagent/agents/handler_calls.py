@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, cast
 
 from connectagent import frame
+from connectagent.agents.core import AgentCore
 from connectagent.agents.resources import refuse_in_setup
 from connectagent.agents.sessions import start
-from connectagent.data import CORE_TYPES, ToolCall, TraceEntry
+from connectagent.data import CORE_TYPES, Session, ToolCall, TraceEntry
 from connectagent.errors import ConfigError, PluginError, did_you_mean
 from connectagent.hooks.entry_points import normalized
 from connectagent.loop.ending import Ending
@@ -28,7 +29,7 @@ _OF_HOST = ("by", "at", "id", "author", "branch")  # keys of entries that nobody
 STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running", "between_turns")
 
 
-def end_turn(agent: Any, result: str | None, scope: str, outcome: str) -> None:
+def end_turn(agent: AgentCore, result: str | None, scope: str, outcome: str) -> None:
     """End the agent's turn: see `Agent.end_turn`."""
     refuse_left("end_turn()")
     turn = agent.turn
@@ -46,14 +47,14 @@ def end_turn(agent: Any, result: str | None, scope: str, outcome: str) -> None:
     turn.end(Ending(result, outcome, agent.boundary.innermost() or PROGRAM), scope)
 
 
-def add_to_trace(agent: Any, type: str, fields: dict[str, Any]) -> TraceEntry:
+def add_to_trace(agent: AgentCore, type: str, fields: dict[str, Any]) -> TraceEntry:
     """Add an entry to the trace: see `Agent.trace`."""
     if not isinstance(type, str) or not type.strip() or type in CORE_TYPES:
         raise ValueError(f"agent.trace() takes a type of your own, a text, not {type!r}, as connectagent's are")
     if own := [name for name in fields if name in _OF_HOST]:
         raise ValueError(f"agent.trace() sets {own[0]!r} itself; its fields are named otherwise than {_OF_HOST}")
     refuse_in_setup("trace()")
-    _ = agent.face.session  # raises before the first turn
+    begun(agent.name, agent.current_session)
     entry = {"type": type, **clone(fields), "by": agent.boundary.innermost() or PROGRAM}
     refuse_left("trace()")
     here = frame.current()
@@ -64,7 +65,7 @@ def add_to_trace(agent: Any, type: str, fields: dict[str, Any]) -> TraceEntry:
     return entry
 
 
-def execute_tool(agent: Any, name: str, arguments: dict[str, Any] | None, key: str | None) -> TraceEntry:
+def execute_tool(agent: AgentCore, name: str, arguments: dict[str, Any] | None, key: str | None) -> TraceEntry:
     """Run one tool: see `Agent.execute_tool`."""
     refuse_in_setup("execute_tool()")
     if not isinstance(arguments, dict | None):
@@ -78,14 +79,25 @@ def execute_tool(agent: Any, name: str, arguments: dict[str, Any] | None, key: s
     return cast(TraceEntry, operating(partial(execute_inside, turn, call, key)))
 
 
-def fire(agent: Any, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> Any:
+def fire(agent: AgentCore, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> Any:
     """Call the handlers of a hook that a plugin defined; the result by the hook's kind: see `OwnHook.fire`."""
     refuse_in_setup(f"{hook}.fire()")
     refuse_left(f"{hook}.fire()")
     return fire_hook(agent, hook, operation, given)
 
 
-def plugin_of(agent: Any, name: str) -> Any:
+def begun(name: str, session: Session | None) -> Session:
+    """The session of an agent of this name, which has begun.
+
+    Raises:
+        RuntimeError: the agent has not had an `input()` yet.
+    """
+    if session is None:
+        raise RuntimeError(f"agent {name!r} has no session before its first input()")
+    return session
+
+
+def plugin_of(agent: AgentCore, name: str) -> Any:
     """The object, module or function of one of an agent's plugins: see `Agent.plugin`."""
     found = {handler.plugin: handler.thing for handler in reversed(agent.hooks.loaded) if not handler.builtin}
     for known, thing in found.items():
@@ -95,22 +107,22 @@ def plugin_of(agent: Any, name: str) -> Any:
     raise PluginError(f"agent {agent.name!r} has no plugin {name!r}.{did_you_mean(name, found)} It has: {listed}")
 
 
-def state_of(agent: Any) -> dict[str, Any]:
+def state_of(agent: AgentCore) -> dict[str, Any]:
     """The state of the session for the code that runs here: see `Agent.state`."""
     here = frame.current()
     if here is not None and here.body is not None and here.body.left and here.turn.agent is agent:
         return cast(dict[str, Any], here.body.state)  # of a turn that may be over
     if agent.turn is not None:
-        return cast(dict[str, Any], agent.turn.state)
-    return cast(dict[str, Any], agent.face.session["state"])
+        return agent.turn.state
+    return begun(agent.name, agent.current_session)["state"]
 
 
-def window_of(agent: Any) -> int | None:
+def window_of(agent: AgentCore) -> int | None:
     """How many tokens an agent's model takes; None where that is not known."""
     return getattr(agent.llm, "context_window", None) or context_window(agent.llm.model)
 
 
-def used_percent(agent: Any, window: int | None) -> float:
+def used_percent(agent: AgentCore, window: int | None) -> float:
     """How much of the context window the last model call took, 0-100."""
     usage = agent.last_usage
     if usage is None:

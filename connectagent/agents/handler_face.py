@@ -264,9 +264,7 @@ class HandlerFace:
         Raises:
             RuntimeError: the agent has not had an `input()` yet.
         """
-        if self.current_session is None:
-            raise RuntimeError(f"agent {self.name!r} has no session before its first input()")
-        return self.current_session
+        return handler_calls.begun(self.name, self.current_session)
 
     @property
     def state(self) -> dict[str, Any]:

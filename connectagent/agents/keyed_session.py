@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from connectagent.agents.agent_tool import core_of
 from connectagent.agents.closing import close
@@ -26,6 +26,7 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import Held, hold
 from connectagent.records.history import UNRECORDED, Part, parts_of, read_session
 from connectagent.records.incomplete import take_incomplete
+from connectagent.records.log import Log
 from connectagent.records.paths import create_empty, keyed_record, size_of, tell
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.sent import without_halves
@@ -322,6 +323,7 @@ class KeyedSession:
 
     def _note_end(self) -> None:
         session = self._taker.current_session
+        assert session is not None  # a turn of it has ended
         self._last = session["turn"], str(session["outcome"] or "ended")
 
     @contextmanager
@@ -362,7 +364,7 @@ class KeyedSession:
         if (told := take_incomplete(self.record)) is not None:
             tell(f"{self!r} {told}")
 
-    def _lock_own(self, log: RecordLog) -> Held | None:
+    def _lock_own(self, log: Log) -> Held | None:
         """Lock the record as this process has left it; None where it has not, or another process has gone on with it.
 
         Raises:
@@ -417,7 +419,8 @@ class KeyedSession:
             result = reopen(self._taker, self.record, None, False, nothing, held)
             return result if opened is not None else None
         self._taker.reset()
-        self._taker.log.write_to(held.file, self.key)
+        log = cast("RecordLog", self._taker.log)  # a session with a key is recorded
+        log.write_to(held.file, self.key)
         return None
 
     def _result(self, part: Part, content: Any) -> str:

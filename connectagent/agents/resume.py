@@ -10,12 +10,14 @@ import contextlib
 import errno
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from connectagent.agents.core import AgentCore
 from connectagent.agents.decisions import Decision, decided, is_given_again, still_paused
 from connectagent.agents.plugin_changes import changed_plugins
-from connectagent.agents.sessions import ShownWait
+from connectagent.agents.sessions import ShownWait, start
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError, Paused
 from connectagent.loop.ending import RESUMED, Given, resumptions
@@ -24,11 +26,10 @@ from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.incomplete import lost_behind
-from connectagent.records.log import ResumedFrom
+from connectagent.records.log import Log, ResumedFrom
 from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
-from connectagent.records.write import MemoryLog
 from connectagent.session.history import as_session
 from connectagent.session.journal import BEGAN, Journal
 from connectagent.session.messages import text_of, user_message
@@ -68,7 +69,27 @@ def is_record(record: str | os.PathLike[str]) -> Path:
     return file
 
 
-def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, renamed: bool = False) -> str | None:
+def resumed_result(
+    agent: AgentCore,
+    record: str | Path | None,
+    decision: Decision,
+    *,
+    place: str | int | None = None,
+    fork: bool = False,
+    output: Any = None,
+    renamed: bool = False,
+) -> Any:
+    """Go on with the session of a record: see `Agent.resume`."""
+    agent.refuse_inside("resume()")
+    form = agent.form if output is None else agent.form_for(output)
+    given = decision._replace(form=form)
+    text = start(agent, "resume", partial(resume, agent, record, place, fork, given, renamed))
+    return text if form is None or text is None else form.result(agent, text)
+
+
+def resume(
+    agent: AgentCore, record: Any, place: Any, fork: bool, decision: Decision, renamed: bool = False
+) -> str | None:
     """Give an agent the session of a record, and finish its open turn; the result.
 
     Raises:
@@ -92,7 +113,7 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, 
             held.close()
 
 
-def _locked(log: MemoryLog, path: Path) -> Held:
+def _locked(log: Log, path: Path) -> Held:
     """Lock a record. Lines of the agent's own that could not be written are written first.
 
     Raises:
@@ -113,7 +134,7 @@ def _locked(log: MemoryLog, path: Path) -> Held:
 
 
 def reopen(
-    agent: Any,
+    agent: AgentCore,
     path: Path,
     at: tuple[int, int] | None,
     fork: bool,
@@ -157,7 +178,7 @@ def reopen(
     return _take_root_turn(agent, given, _goes_on(agent, journal, place, fork), place)
 
 
-def _take_root_turn(agent: Any, given: Given, journal: Journal, place: str) -> str:
+def _take_root_turn(agent: AgentCore, given: Given, journal: Journal, place: str) -> str:
     """Take a turn again. If it fails, agents below have their stopped turns that it did not ask for again."""
     try:
         return take_root_turn(agent, given, journal, place)
@@ -167,17 +188,20 @@ def _take_root_turn(agent: Any, given: Given, journal: Journal, place: str) -> s
         raise
 
 
-def _take_unasked(agent: Any) -> None:
+def _take_unasked(agent: AgentCore) -> None:
     """Give agents below the turns that they lack, as the record has them."""
     with contextlib.suppress(OSError, ConfigError):  # it could not be written to its end
-        session = read_session(agent.record, goes_on=False)
+        path = agent.record
+        if path is None:
+            return
+        session = read_session(path, goes_on=False)
         for child in agent.tree.walk():
             recorded = session.inside.get(child.tree.branch) if child is not agent else None
-            if recorded is not None and recorded.history.turn > (child.current_session or {}).get("turn", 0):
+            if recorded is not None and recorded.history.turn > turns_of(child):
                 _take_below(agent, child, session)
 
 
-def _check_name(agent: Any, session: RecordedSession, path: Path, renamed: bool) -> None:
+def _check_name(agent: AgentCore, session: RecordedSession, path: Path, renamed: bool) -> None:
     """Refuse the record of another agent."""
     if not renamed and (name := session.head.get("agent")) != agent.name:
         same = "if it is the same agent, call resume(..., renamed=True)"
@@ -185,7 +209,7 @@ def _check_name(agent: Any, session: RecordedSession, path: Path, renamed: bool)
 
 
 def _looked_up(
-    agent: Any, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision
+    agent: AgentCore, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision
 ) -> tuple[Journal, TraceEntry | None]:
     """The journal of the open turn, and the line of a new decision.
 
@@ -202,13 +226,13 @@ def _looked_up(
     return journal, line
 
 
-def _given_again(agent: Any, begun: TraceEntry, form: Any) -> Given:
+def _given_again(agent: AgentCore, begun: TraceEntry, form: Any) -> Given:
     """What a recorded turn was given."""
     message = user_message(begun.get("content", begun.get("prompt", "")))
     return Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations, form)
 
 
-def _resumed(agent: Any, journal: Journal, entry: TraceEntry) -> Journal:
+def _resumed(agent: AgentCore, journal: Journal, entry: TraceEntry) -> Journal:
     """Trace that a turn is resumed; the journal with that, and with what those changed who were told of it."""
     known = len(agent.log.lines())
     agent.conversation.trace(entry)
@@ -219,7 +243,7 @@ def _reason(fork: bool) -> str:
     return "forked" if fork else "resumed"
 
 
-def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
+def _goes_on(agent: AgentCore, journal: Journal, turn: str, fork: bool) -> Journal:
     """Begin the handlers of `on_session` for an open turn, which runs them; what they change is the turn's."""
     if "on_session" not in agent.hooks.active:
         return journal
@@ -229,12 +253,12 @@ def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
     return journal.with_lines(line)
 
 
-def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
+def _unmasked(agent: AgentCore, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
     """The lines of the open turn as this process knows them; none where another one wrote the record."""
     return list(agent.log.lines()) if at is None and agent.log.path == path else []
 
 
-def resumed_entry(agent: Any, session: RecordedSession, path: Path) -> TraceEntry:
+def resumed_entry(agent: AgentCore, session: RecordedSession, path: Path) -> TraceEntry:
     """The entry that says with which record an agent goes on, and what is different now."""
     now = agent.conversation.session
     entry: TraceEntry = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": now["turn"]}
@@ -256,7 +280,9 @@ def _lines_of(part: Any) -> list[TraceEntry]:
     return [] if part is None else part.lines
 
 
-def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None, fork: bool, form: Any) -> str | None:
+def _begun_anew(
+    agent: AgentCore, session: RecordedSession, at: tuple[int, int] | None, fork: bool, form: Any
+) -> str | None:
     """The last turn's result. One that was rewound, or cut off before its message was added, is taken again."""
     if agent.conversation.session["turn"]:  # else the session begins in its first turn
         agent.hooks.observe("on_session", agent=agent.face, reason=_reason(fork))
@@ -268,7 +294,7 @@ def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None
 
 
 def take_record(
-    agent: Any,
+    agent: AgentCore,
     session: RecordedSession,
     journal: Journal,
     path: Path,
@@ -300,7 +326,7 @@ def take_record(
             _take_below(agent, child, session)
 
 
-def _take_below(agent: Any, child: Any, session: RecordedSession) -> None:
+def _take_below(agent: AgentCore, child: AgentCore, session: RecordedSession) -> None:
     if (own := session.inside.pop(child.tree.branch, None)) is not None:
         child.sessions.take(as_session(own.history, own.trace))
         child.conversation.home = agent.log
@@ -315,12 +341,18 @@ def _prompt_of(session: RecordedSession, turn: int) -> Any:
     return ""
 
 
-def _session_now(agent: Any) -> tuple[Path | None, int]:
+def turns_of(agent: AgentCore) -> int:
+    """How many turns the session of an agent has begun."""
+    session = agent.current_session
+    return 0 if session is None else session["turn"]
+
+
+def _session_now(agent: AgentCore) -> tuple[Path | None, int]:
     """Where an agent's own session is recorded, and how many turns it has begun."""
-    return agent.record, (agent.current_session or {}).get("turn", 0)
+    return agent.record, turns_of(agent)
 
 
-def _resume_here(agent: Any, decision: Decision) -> str | None:
+def _resume_here(agent: AgentCore, decision: Decision) -> str | None:
     """Resume the agent's own session, in the process in which it was paused; or the one whose wait was shown last."""
     shown: ShownWait | None = agent.sessions.shown
     if shown is not None and _session_now(agent) == (shown.own, shown.turn):
@@ -337,7 +369,7 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
     return _go_on_here(agent, journal, decision.form)
 
 
-def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
+def _go_on_here(agent: AgentCore, journal: Journal, form: Any) -> str:
     """Run a stopped turn again in the same process, from the conversation before it."""
     begun = next(
         line for line in journal.lines if line.get("type") == "user_input" and line.get("at", "/").count("/") == 0

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from connectagent.agents.agent_tool import core_of
 from connectagent.agents.core import AgentCore
-from connectagent.agents.resume import resumed_entry, take_record
-from connectagent.data import Session
+from connectagent.agents.decisions import Decision
+from connectagent.agents.resume import resumed_entry, resumed_result, take_record, turns_of
+from connectagent.data import AgentBase
 from connectagent.errors import ConfigError
 from connectagent.records.file import Held, hold
 from connectagent.records.history import Part, RecordedSession, read_session
 from connectagent.records.read import refuse_odd
 from connectagent.session.journal import Journal
+from connectagent.settings.tracebacks import with_short_tracebacks
 
 
-class RewoundAgent(Protocol):
-    """An agent as the program has it, whose last turn is taken back or again."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def record(self) -> Path | None: ...
-    @property
-    def current_session(self) -> Session | None: ...
-    def resume(self, record: str | Path | None = None, *, place: str | int | None = None) -> Any:
-        """Go on with a session."""
-
-
-def take_back(agent: RewoundAgent) -> int:
+def take_back(agent: AgentBase) -> int:
     """Go back to before the last turn of an agent's session, and stay there; the turn's number.
 
     The record has the turn still, and the line that takes it back.
@@ -39,16 +28,16 @@ def take_back(agent: RewoundAgent) -> int:
     """
     core: AgentCore = core_of(agent)
     core.refuse_inside("taking a turn back")
-    turn = (core.current_session or {}).get("turn") or 0
+    turn = turns_of(core)
     if not turn:
         raise ConfigError("there is no turn to take back")
-    path = recorded_at(agent)
+    path = _record_of(core)
     held = hold(path)
     try:
         _take(core, read_session(path, (turn, 0)), path, held, (turn, 0), undone=turn)
     finally:
         held.close()
-    return int(turn)
+    return turn
 
 
 def give_up(agent: AgentCore, path: Path, held: Held) -> None:
@@ -81,25 +70,30 @@ def _take(
     agent.hooks.observe("on_session", agent=agent.face, reason="resumed")
 
 
-def take_again(agent: RewoundAgent) -> Any:
+@with_short_tracebacks
+def take_again(agent: AgentBase) -> Any:
     """Take the last turn of an agent's session again, as `agent.resume(place=...)` does; its result.
 
     Raises:
         ConfigError: there is no turn, or nothing is recorded.
     """
-    turn = (agent.current_session or {}).get("turn") or 0
+    core: AgentCore = core_of(agent)
+    turn = turns_of(core)
     if not turn:
         raise ConfigError("there is no turn to take again")
-    return agent.resume(recorded_at(agent), place=turn)
+    return resumed_result(core, _record_of(core), Decision({}, None), place=turn)
 
 
-def recorded_at(agent: RewoundAgent) -> Path:
+def recorded_at(agent: AgentBase) -> Path:
     """The record of an agent's session.
 
     Raises:
         ConfigError: nothing is recorded.
     """
-    path = agent.record
-    if path is None:
-        raise ConfigError(f"going back needs a record, and agent {agent.name!r} has none (log=False)")
-    return Path(path)
+    return _record_of(core_of(agent))
+
+
+def _record_of(core: AgentCore) -> Path:
+    if core.record is None:
+        raise ConfigError(f"going back needs a record, and agent {core.name!r} has none (log=False)")
+    return core.record

@@ -12,7 +12,7 @@ from connectagent import frame
 from connectagent.agents.arguments import whole_number
 from connectagent.agents.closing import close_dropped, dropped
 from connectagent.agents.tree import TreeAgent
-from connectagent.data import AgentBase, Message, Session, TraceEntry
+from connectagent.data import LLM, AgentBase, Message, Session, TraceEntry
 from connectagent.frame import Frame
 from connectagent.loop.boundary import Boundary
 from connectagent.loop.ending import Given
@@ -47,7 +47,7 @@ class ShownWait(NamedTuple):
     turn: int
 
 
-class SessionOwner(TreeAgent, Protocol):
+class SessionAgent(TreeAgent, Protocol):
     """An agent as its session knows it."""
 
     face: AgentBase
@@ -57,7 +57,14 @@ class SessionOwner(TreeAgent, Protocol):
     turn: Turn | None
     listener: Lockstep | None
     spent: Spent
+    llm: LLM
+    max_iterations: int
+    switched_off: list[str]
 
+    @property
+    def current_session(self) -> Session | None: ...
+    @property
+    def conversation(self) -> Conversation: ...
     @property
     def sessions(self) -> SessionKeeper: ...
     def give_up_wait(self) -> None:
@@ -79,7 +86,7 @@ class SessionKeeper:
         shown: what `resume(record)` has shown, and `resume(approve=...)` is about.
     """
 
-    def __init__(self, core: SessionOwner, first_state: dict[str, Any] | None) -> None:
+    def __init__(self, core: SessionAgent, first_state: dict[str, Any] | None) -> None:
         self._core = core
         self.boundary = core.boundary
         self.first_state = first_state

@@ -250,7 +250,7 @@ class Boundary:
             self.alive = threads()  # before the changes are taken, as above
             if snapshot is not None:
                 if self.replaced:
-                    self.agent.sessions.keep_session(snapshot.session)  # a tool may change the session, not replace it
+                    self.agent.current_session = snapshot.session  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
                     with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
                         refuse_pending(snapshot, by)

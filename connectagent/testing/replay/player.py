@@ -14,7 +14,7 @@ from connectagent import frame
 from connectagent.agents.agent import Agent
 from connectagent.agents.agent_tool import AskAgent, TransferTool, core_of
 from connectagent.agents.runtime import Runtime
-from connectagent.data import LLM, ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
+from connectagent.data import LLM, AgentBase, ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError, ToolArgumentsError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
@@ -124,7 +124,7 @@ class PlayedAgent(AskAgent):
         player: of the agent that asks.
     """
 
-    def __init__(self, agent: Agent, player: Player) -> None:
+    def __init__(self, agent: AgentBase, player: Player) -> None:
         super().__init__(agent)
         self._player = player
 
@@ -321,7 +321,7 @@ class Player:
         made.resources = ()  # what does not run makes none
         return made
 
-    def plays(self, agent: Agent, prompt: str) -> bool:
+    def plays(self, agent: AgentBase, prompt: str) -> bool:
         """Whether an agent that is a tool is to take a recorded turn now."""
         inside, here = self.inside.get(id(agent)), frame.current()
         if inside is None or here is None:

@@ -119,7 +119,7 @@ class Playing(ABC):
         while True:
             try:
                 if decided is None:
-                    return core_of(self.agent).answer(clone(content), limit, form=form)
+                    return str(core_of(self.agent).answer(clone(content), limit, form=form))
                 return str(resume(core_of(self.agent), None, None, False, decided._replace(form=form)))
             except Paused:
                 decided = self.recording.decision(turn, paused)
