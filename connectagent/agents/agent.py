@@ -16,6 +16,8 @@ from connectagent.agents.sessions import answer
 from connectagent.agents.tree import DIRECTIONS
 from connectagent.data import LLM, AgentBase, File, Image
 from connectagent.loop.stream import Events, streamed
+from connectagent.loop.turn import Turn
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.session.messages import user_message
 from connectagent.settings.tracebacks import shorten, with_short_tracebacks
 
@@ -468,5 +470,5 @@ class Agent(HandlerFace, AgentBase):
         return f"Agent({self.name!r}, model={self.llm.model!r}, tools={self.list_tools()!r})"
 
 
-def _face(core: AgentCore) -> Agent:
+def _face(core: TurnAgent[Turn]) -> Agent:
     return cast(Agent, core.face)

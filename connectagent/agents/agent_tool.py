@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from connectagent.agents.handoff import HandoffRequest, leader_of
 from connectagent.data import AgentBase
@@ -42,10 +43,36 @@ def agent_tool(face: AgentBase) -> Tool:
     return Tool(agent.name, description.strip(), parameters, AskAgent(face), idempotent=True)
 
 
-def targets(agent: Any) -> list[Any]:
+class Place(Protocol):
+    """Where an agent stands among those that it may hand over to."""
+
+    @property
+    def parent(self) -> Candidate | None: ...
+    @property
+    def sub_agents(self) -> Sequence[Candidate]: ...
+    @property
+    def transfer_to(self) -> Sequence[str]: ...
+
+
+class Candidate(Protocol):
+    """An agent that may be handed over to."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def system_prompt(self) -> str: ...
+    @property
+    def body(self) -> Tool | None: ...
+    @property
+    def tree(self) -> Place: ...
+
+
+def targets(agent: Candidate) -> list[Any]:
     """The agents that this one may hand over to."""
     place = agent.tree
-    found = list(place.sub_agents) if "children" in place.transfer_to else []
+    found: list[Any] = list(place.sub_agents) if "children" in place.transfer_to else []
     parent = place.parent
     # A workflow decides who is next, and an agent that is a tool returns its result to its caller.
     if parent is not None and parent.body is None and any(agent is sub for sub in parent.tree.sub_agents):
@@ -78,7 +105,7 @@ def transfer_tool(found: list[Any]) -> Tool:
     return Tool(TRANSFER, description, parameters, TransferTool(), read_only=True, idempotent=True, alone=True)
 
 
-def _describe(agent: Any) -> str:
+def _describe(agent: Candidate) -> str:
     text = agent.description or agent.system_prompt
     return " ".join(text.split())[:300] or "(no description)"
 

@@ -20,6 +20,7 @@ from connectagent.errors import Cancelled
 from connectagent.loop import threads
 from connectagent.loop.caller import Caller
 from connectagent.loop.stream import End, Lockstep
+from connectagent.loop.turn import turn_in
 from connectagent.settings.tracebacks import shorten
 from connectagent.tools.awaiting import CALLER
 
@@ -254,9 +255,13 @@ class _Steps(Lockstep):
 
     def is_consumer(self) -> bool:
         """Whether this is code of the consumer, and not an async tool of the turn, on the same thread."""
+        if not super().is_consumer():
+            return False
         here, turn = frame.current(), self._agent.turn
-        inside = here is not None and turn is not None and any(one is turn for one in (here.turn, *here.turn.callers()))
-        return super().is_consumer() and not inside
+        if here is None or turn is None:
+            return True
+        own = turn_in(here)
+        return not any(one is turn for one in (own, *own.callers()))
 
 
 class AsyncEvents:

@@ -25,7 +25,7 @@ from connectagent.errors import BatchStopped, Cancelled, ConfigError, Divergence
 from connectagent.hooks.markers import on_trace
 from connectagent.hooks.options import OwnPlugin
 from connectagent.loop import threads
-from connectagent.loop.caller import Worker
+from connectagent.loop.caller import AsksModel, Worker
 from connectagent.records.store import Store
 from connectagent.session.messages import text_of, user_message
 from connectagent.tools.awaiting import CALLER
@@ -71,11 +71,13 @@ class Item:
     known: bool = False
 
 
-class AsksModel(Protocol):
-    """Who asks a model."""
+class TakenSession(Protocol):
+    """What has taken the turn of a prompt: an agent, or a session with a key."""
 
     @property
-    def llm(self) -> LLM: ...
+    def record(self) -> Path | None: ...
+    def close(self) -> None:
+        """Close the agent."""
 
 
 class Gate:
@@ -319,20 +321,20 @@ class Batch:
         if item.error is not None:
             item.status = _status_of(item.error)
 
-    def _note(self, item: Item, session: Any, before: _Sums | None) -> None:
+    def _note(self, item: Item, session: TakenSession, before: _Sums | None) -> None:
         """What the session says of its turn; `before`: what it said before this call, None where it is new."""
-        keyed = isinstance(session, KeyedSession)
-        agent = session.taken_by if keyed else session
+        keyed = session if isinstance(session, KeyedSession) else None
+        taker: Any = session if keyed is None else keyed.taken_by
         item.record = session.record if session.record is not None and session.record.exists() else None
-        if agent is not None:
-            core: AgentCore = core_of(agent)
+        if taker is not None:
+            core: AgentCore = core_of(taker)
             now = core.current_session
             item.cost = core.spent.cost
             item.tokens = core.spent.tokens
             item.status = str((now and now["outcome"]) or "ended")
         try:
-            if before is not None:
-                item.status, item.cost, item.tokens = before if item.known else session.sums()
+            if keyed is not None and before is not None:
+                item.status, item.cost, item.tokens = before if item.known else keyed.sums()
             session.close()
         except Exception as error:
             item.error = item.error or error

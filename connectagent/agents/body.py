@@ -10,6 +10,7 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import LLMResponse, Message
 from connectagent.errors import ConfigError
+from connectagent.loop.turn import turn_in
 from connectagent.tools.awaiting import CALLER, interrupt, operating
 from connectagent.tools.running import passed_on
 from connectagent.tools.tool import Tool
@@ -34,7 +35,7 @@ class Body(Tool):
         """
         here = frame.current()
         assert here is not None  # `run` is called inside the turn
-        turn = here.turn
+        turn = turn_in(here)
         pieces: list[str] = []
 
         def take(piece: Any) -> bool:

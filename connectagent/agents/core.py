@@ -97,7 +97,7 @@ class AgentCore:
         self.prompted = SystemPrompt(read_prompt(given.system_prompt))
         self._take_turn_arguments(given.turns)
         warn_only = given.plugins.errors == "warn"
-        self.boundary = Boundary(self, self._announce, warn_only=warn_only, dry_runs=DryRuns())
+        self.boundary = Boundary(self, self._announce, warn_only=warn_only, dry_runs=DryRuns(self.face))
         self.sessions = SessionKeeper(self, first_state)
         self.is_recorded = True
         self.hooks = Host(self.boundary)

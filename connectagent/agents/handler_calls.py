@@ -14,6 +14,7 @@ from connectagent.agents.sessions import start
 from connectagent.data import CORE_TYPES, Session, ToolCall, TraceEntry
 from connectagent.errors import ConfigError, PluginError, did_you_mean
 from connectagent.hooks.entry_points import normalized
+from connectagent.loop.beside import body_in
 from connectagent.loop.ending import Ending
 from connectagent.loop.execute import execute_inside, execute_outside, refuse_left
 from connectagent.loop.fire import fire_hook
@@ -58,10 +59,11 @@ def add_to_trace(agent: AgentCore, type: str, fields: dict[str, Any]) -> TraceEn
     entry = {"type": type, **clone(fields), "by": agent.boundary.innermost() or PROGRAM}
     refuse_left("trace()")
     here = frame.current()
-    if here is None or here.body is None or here.turn.agent is not agent:
+    body = None if here is None or here.turn.agent is not agent else body_in(here)
+    if body is None:
         agent.conversation.trace(entry)
     else:
-        Remote(here.body, copy_context()).call(agent.conversation.trace, entry)
+        Remote(body, copy_context()).call(agent.conversation.trace, entry)
     return entry
 
 
@@ -111,7 +113,7 @@ def state_of(agent: AgentCore) -> dict[str, Any]:
     """The state of the session for the code that runs here: see `Agent.state`."""
     here = frame.current()
     if here is not None and here.body is not None and here.body.left and here.turn.agent is agent:
-        return cast(dict[str, Any], here.body.state)  # of a turn that may be over
+        return here.body.state  # of a turn that may be over
     if agent.turn is not None:
         return agent.turn.state
     return begun(agent.name, agent.current_session)["state"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from connectagent import frame
 from connectagent.agents.arguments import whole_number
 from connectagent.agents.closing import close_dropped, dropped
+from connectagent.agents.runtime import Runtime
 from connectagent.agents.tree import TreeAgent
 from connectagent.data import LLM, AgentBase, Message, Session, TraceEntry
 from connectagent.frame import Frame
@@ -19,7 +20,8 @@ from connectagent.loop.ending import Given
 from connectagent.loop.nested import ask_inside
 from connectagent.loop.run import take_root_turn
 from connectagent.loop.stream import Lockstep
-from connectagent.loop.turn import Turn
+from connectagent.loop.turn import Turn, turn_in
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.records.log import Log
 from connectagent.session.conversation import Conversation
 from connectagent.session.messages import text_of
@@ -60,6 +62,7 @@ class SessionAgent(TreeAgent, Protocol):
     llm: LLM
     max_iterations: int
     switched_off: list[str]
+    shows_calls: bool
 
     @property
     def current_session(self) -> Session | None: ...
@@ -224,7 +227,7 @@ class SessionKeeper:
         return self._take_recorded(turn, branch, anew)
 
     def _take_recorded(self, turn: Turn, branch: str, anew: bool) -> bool:
-        resumed: SessionKeeper = turn.root.agent.sessions
+        resumed = cast(SessionKeeper, turn.root.agent.sessions)  # which are all of this class
         outside = resumed.outside
         spent = resumed.spent_outside.pop(branch, None)
         if spent is not None and self.conversation.home is not turn.log:  # else it was counted in this process
@@ -296,8 +299,21 @@ class SessionKeeper:
 # -- how a turn begins ------------------------------------------------------------------------------
 
 
+class TurnTaker(TurnAgent[Turn], Protocol):
+    """An agent that takes a turn.
+
+    Attributes:
+        closed: whether it is closed, so that it takes no further one.
+    """
+
+    closed: bool
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+
 def answer(
-    agent: Any, message: Message, max_iterations: int | None = None, *, key: str | None = None, form: Any = None
+    agent: TurnTaker, message: Message, max_iterations: int | None = None, *, key: str | None = None, form: Any = None
 ) -> str:
     """Take a turn of an agent as `input()` does, with a user's message; the result stays text."""
     limit = agent.max_iterations if max_iterations is None else whole_number(max_iterations)
@@ -309,7 +325,7 @@ def answer(
     return str(start(agent, "input", partial(take_turn, agent, Given(message, text, limit, form), key)))
 
 
-def start(agent: Any, what: str, action: Callable[[], Any]) -> Any:
+def start(agent: TurnTaker, what: str, action: Callable[[], Any]) -> Any:
     """Run `action` for an agent's method `what`: here, or where an asyncio loop runs here, in a thread of its own."""
     if agent.runtime.run is not None:
         return agent.runtime.run(agent.face, what, action)
@@ -321,7 +337,7 @@ def start(agent: Any, what: str, action: Callable[[], Any]) -> Any:
     return on_loop_thread(what, action)
 
 
-def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
+def take_turn(agent: TurnTaker, given: Given, key: str | None = None) -> str:
     """Take a turn of an agent, inside the current turn if there is one; its result."""
     here = frame.current()
     asked = None if here is None and agent.tree.parent is None else _asked(agent, here)
@@ -330,7 +346,7 @@ def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
     return str(operating(partial(ask_inside, agent, given, asked, key))["result"])
 
 
-def _asked(agent: Any, here: Frame | None) -> Frame | None:
+def _asked(agent: TurnTaker, here: Frame | None) -> Frame | None:
     """The frame that asks for a turn of an agent now, or None for a root turn; `here`: that of this code.
 
     A thread without a frame belongs to the turn of the nearest agent above.
@@ -340,9 +356,11 @@ def _asked(agent: Any, here: Frame | None) -> Frame | None:
     """
     if here is None:
         above = agent.tree.parent
-        while above is not None and above.turn is None:
+        while above is not None:
+            if above.turn is not None:
+                return above.turn.innermost
             above = above.tree.parent
-        return None if above is None else above.turn.innermost
+        return None
     if here.body is not None and here.body.left:
         raise RuntimeError(f"agent {agent.name!r} was asked by a tool that its turn no longer waits for: {here.id}")
     if not here.turn.over:
@@ -352,7 +370,7 @@ def _asked(agent: Any, here: Frame | None) -> Frame | None:
     raise RuntimeError(f"agent {agent.name!r} was asked by code whose turn is over: {here.id}")
 
 
-def refuse_inside(agent: Any, what: str) -> None:
+def refuse_inside(agent: TurnTaker, what: str) -> None:
     """Refuse what may only be called between turns.
 
     Raises:
@@ -367,10 +385,10 @@ def refuse_inside(agent: Any, what: str) -> None:
         )
 
 
-def _instead(agent: Any) -> str:
+def _instead(agent: TurnTaker) -> str:
     """What to do where an agent is in a turn: code that a fresh agent shares may name agents of the old one."""
     here = frame.current()
-    found = None if here is None else here.turn.agent.tree.root.tree.find(agent.name)
+    found = None if here is None else turn_in(here).agent.tree.root.tree.find(agent.name)
     if found in (None, agent):
         return "make an agent for each"
     return f"the tree that asks has an agent of that name of its own: agent.root.find({agent.name!r})"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 from connectagent import frame
 from connectagent.data import TraceEntry
@@ -375,6 +375,11 @@ class Body:
             raise Abandoned
         if self.cut:
             raise self.beside.interrupt()
+
+
+def body_in(here: Frame) -> Body | None:
+    """The parallel body that runs in a frame. Frames are below bodies, and know a part of them."""
+    return cast("Body | None", here.body)
 
 
 def in_frame(here: Frame, work: Callable[[], Any]) -> Any:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
-from typing import Any
+from typing import Any, Protocol
 
 from connectagent import frame
 from connectagent.data import Continue, LLMResponse, ToolCall, TraceEntry
@@ -32,6 +32,7 @@ from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER
+from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
 SLOW_S = 0.005  # a handler call that takes longer is listed by itself
@@ -41,6 +42,17 @@ Step = Callable[..., Any]
 _NOWHERE = contextlib.nullcontext()  # outside of turns there is no frame
 _MAY_PAUSE = ("before_llm", "before_tools", "before_each_tool")
 _MAY_REJECT = ("before_tools", "before_each_tool")
+
+
+class WatchedAgent(Protocol):
+    """The agent whose session handlers and tools may change."""
+
+    @property
+    def current_session(self) -> Any: ...
+    @current_session.setter
+    def current_session(self, session: dict[str, Any] | None) -> None: ...
+    @property
+    def tools(self) -> ToolRegistry: ...
 
 
 class Boundary:
@@ -62,7 +74,7 @@ class Boundary:
     replaced = False
 
     def __init__(
-        self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False, dry_runs: Any = None
+        self, agent: WatchedAgent, announce: Callable[..., None], *, warn_only: bool = False, dry_runs: Any = None
     ) -> None:
         self.agent, self.dry_runs = agent, dry_runs
         self.pending: list[TraceEntry] = []
@@ -260,7 +272,7 @@ class Boundary:
         """The innermost running handler or tool."""
         here = frame.current()
         if here is not None and here.body is not None:
-            return here.body.by  # type: ignore[no-any-return]
+            return here.body.by
         return self.running[-1] if self.running else None
 
     def ready(self, snapshot: Snapshot) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from connectagent.data import LLMRequest, LLMResponse, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import AgentBase, LLMRequest, LLMResponse, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import INTERRUPTS, HookResultError
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
@@ -59,9 +59,14 @@ def copied(value: Any, made: dict[int, Any]) -> Any:
 
 
 class DryRuns:
-    """The dry runs of an agent's handlers. They keep changes of `state`, so that each plugin finds its own again."""
+    """The dry runs of an agent's handlers. They keep changes of `state`, so that each plugin finds its own again.
 
-    def __init__(self) -> None:
+    Args:
+        face: the agent.
+    """
+
+    def __init__(self, face: AgentBase) -> None:
+        self.face = face
         self._session: Any = None
         self._kept: dict[str, dict[Any, tuple[int, Any]]] = {}
 
@@ -69,7 +74,7 @@ class DryRuns:
         """One run of a handler, beside the boundary of its agent."""
         return DryRun(real, handler, self)
 
-    def recall(self, session: Any, plugin: str, copy: dict[str, Any]) -> None:
+    def recall(self, session: dict[str, Any], plugin: str, copy: dict[str, Any]) -> None:
         """Put what a plugin left into a copy of the session; `temp:` keys live for one turn."""
         if session is not self._session:
             self._session, self._kept = session, {}
@@ -99,7 +104,7 @@ class DryRunAgent:
     current_session: Any
     tools: ToolRegistry
 
-    def __init__(self, agent: Any, calls: list[dict[str, Any]]) -> None:
+    def __init__(self, agent: AgentBase, calls: list[dict[str, Any]]) -> None:
         vars(self).update(_agent=agent, _calls=calls, current_session=None)
 
     @property  # type: ignore[misc]
@@ -210,7 +215,7 @@ class DryRun(Boundary):
         self.changes: list[TraceEntry] = []
         self.given: dict[str, Any] = {}
         self.generator: Any = None
-        super().__init__(DryRunAgent(real.agent.face, self.calls), lambda *entries: self.changes.extend(entries))
+        super().__init__(DryRunAgent(runs.face, self.calls), lambda *entries: self.changes.extend(entries))
 
     @property
     def replaced(self) -> bool:  # type: ignore[override]  # the copy of the agent does not tell

@@ -123,7 +123,7 @@ class _Conversation:
     def session(self) -> dict[str, Any]:
         return {**self._remote.turn.conversation.session, "pending_tool": self._remote.pending}
 
-    def note_pending(self, call: Any) -> None:
+    def note_pending(self, call: dict[str, Any] | None) -> None:
         self._remote.pending = call
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from connectagent.data import TraceEntry, Wait
 from connectagent.frame import Frame
@@ -16,6 +16,7 @@ from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.records.log import Log
 from connectagent.session.journal import BEGAN, CLOSED, LOST_UPDATE, TURN_ENDED, Journal, waits_for_person
 from connectagent.session.lost_updates import Copy, LostWrite, lost_update
@@ -57,16 +58,22 @@ class Turn(Operations):
     pool: Any = None  # of a root turn: the resources that were made for it
 
     def __init__(
-        self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
+        self,
+        agent: TurnAgent[Turn],
+        given: Given,
+        id: str,
+        log: Log,
+        asked: Frame | None = None,
+        past: Journal | None = None,
     ) -> None:
-        self.agent = agent
+        self.agent: TurnAgent[Turn] = agent
         self.conversation = agent.sessions.conversation
         self.host = agent.hooks
         self.boundary = agent.boundary
         self.id, self.log = id, log
         self.message, self.prompt, self.limit, self.output = given
         self.asked = asked
-        self.parent: Turn | None = None if asked is None else asked.turn
+        self.parent: Turn | None = None if asked is None else turn_in(asked)
         self.root: Turn = self if self.parent is None else self.parent.root
         self.past = past or Journal()
         self.resumed = bool(self.past.lines)
@@ -100,7 +107,7 @@ class Turn(Operations):
     def state(self) -> dict[str, Any]:
         """The state for the code that runs here: of the session, or the copy of a parallel body."""
         body = self._body()
-        return self.conversation.session["state"] if body is None else body.state  # type: ignore[no-any-return]
+        return self.conversation.session["state"] if body is None else body.state
 
     def callers(self) -> Iterator[Turn]:
         """The turns around this one, the nearest first."""
@@ -393,3 +400,8 @@ class Turn(Operations):
         ending = Ending(outward["result"], outward["outcome"], outward["by"])
         ends_here = outward["scope"] == "loop" and self.agent.is_loop
         self.end(ending, "agent" if ends_here else outward["scope"])
+
+
+def turn_in(here: Frame) -> Turn:
+    """The turn that the code in a frame belongs to. Frames are below turns, and know a part of them."""
+    return cast(Turn, here.turn)
