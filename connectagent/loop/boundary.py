@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from connectagent import frame
 from connectagent.data import Continue, LLMResponse, ToolCall, TraceEntry
@@ -24,6 +24,7 @@ from connectagent.loop.call_arguments import (
     take_pending,
 )
 from connectagent.loop.described import Originals, keep_original
+from connectagent.loop.open_turn import OpenTurn
 from connectagent.session.changes import take_changes
 from connectagent.session.edits import EDITABLE, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
@@ -245,7 +246,7 @@ class Boundary:
         if snapshot is not None:
             self.ready(snapshot)
         if tool.timeout_s is not None and (here := frame.current()) is not None:
-            return run_alone(here.turn, by, tool, arguments, copy_context())
+            return run_alone(cast(OpenTurn, here.turn), by, tool, arguments, copy_context())
         self.running.append(by)
         self.frames.append(frame.current())
         interrupted = True

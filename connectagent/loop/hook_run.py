@@ -13,6 +13,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.call_arguments import show_pending
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
+from connectagent.loop.open_turn import OpenTurn
 from connectagent.loop.stored import (
     as_stored,
     change_request,
@@ -70,7 +71,7 @@ class HookRun:
     value: Any = None
     by: By | None = None
     again: list[list[Any]] | None = None
-    turn: Any = None  # the turn whose operation it is
+    turn: OpenTurn  # the turn whose operation it is
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class HookRun:
         self.decided = self.found
         self._left: list[tuple[By, Any, bool]] = []  # by handler: the call afterwards, and whether it changed it
 
-    def run(self, turn: Any) -> HookRun:
+    def run(self, turn: OpenTurn) -> HookRun:
         """Run the handlers as one operation of a turn, or look up its result.
 
         Raises:

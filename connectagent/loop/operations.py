@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
 from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
@@ -21,6 +21,7 @@ from connectagent.loop.described import describe_error
 from connectagent.loop.divergence import expect
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
+from connectagent.loop.open_turn import OpenTurn
 from connectagent.loop.stored import input_digest
 from connectagent.loop.turn_agent import TurnAgent
 from connectagent.output.text import describe
@@ -98,7 +99,7 @@ class Operations:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
         id = f"{id}#{number}"
         if self.resumed:
-            expect(self, asked.id, id)
+            expect(cast(OpenTurn, self), asked.id, id)
         return id
 
     def alone(self, asked: Frame) -> threading.RLock:
