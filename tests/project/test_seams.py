@@ -34,5 +34,6 @@ def test_agents_turns_and_what_they_have_are_not_typed_any_in_the_loop_and_above
 
 
 def test_a_seam_that_is_typed_any_is_found() -> None:
-    text = "class A:\n    turn: Any\n    def f(self, agent: Any, value: Any, host: Host) -> None:\n        self.log: Any = 1\n"
+    method = "    def f(self, agent: Any, value: Any, host: Host) -> None:\n        self.log: Any = 1\n"
+    text = f"class A:\n    turn: Any\n{method}"
     assert sorted(untyped(ast.parse(text))) == [(2, "turn"), (3, "agent"), (4, "log")]
