@@ -43,7 +43,7 @@ def agent_tool(face: AgentBase) -> Tool:
     return Tool(agent.name, description.strip(), parameters, AskAgent(face), idempotent=True)
 
 
-class Place(Protocol):
+class CandidatePlace(Protocol):
     """Where an agent stands among those that it may hand over to."""
 
     @property
@@ -66,7 +66,7 @@ class Candidate(Protocol):
     @property
     def body(self) -> Tool | None: ...
     @property
-    def tree(self) -> Place: ...
+    def tree(self) -> CandidatePlace: ...
 
 
 def targets(agent: Candidate) -> list[Any]:

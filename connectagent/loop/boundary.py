@@ -45,7 +45,7 @@ _MAY_PAUSE = ("before_llm", "before_tools", "before_each_tool")
 _MAY_REJECT = ("before_tools", "before_each_tool")
 
 
-class WatchedAgent(Protocol):
+class ChangeableAgent(Protocol):
     """The agent whose session handlers and tools may change."""
 
     @property
@@ -75,7 +75,7 @@ class Boundary:
     replaced = False
 
     def __init__(
-        self, agent: WatchedAgent, announce: Callable[..., None], *, warn_only: bool = False, dry_runs: Any = None
+        self, agent: ChangeableAgent, announce: Callable[..., None], *, warn_only: bool = False, dry_runs: Any = None
     ) -> None:
         self.agent, self.dry_runs = agent, dry_runs
         self.pending: list[TraceEntry] = []

@@ -17,13 +17,13 @@ from connectagent.session.prompt import SystemPrompt
 from connectagent.session.snapshot import By
 from connectagent.session.usage import Spent
 from connectagent.tools.registry import ToolRegistry
-from connectagent.tools.tool import Resources, Tool
+from connectagent.tools.tool import GivesResources, Tool
 
 T = TypeVar("T")  # the turn
 Taken = TypeVar("Taken", contravariant=True)  # the turn, where it is only taken
 
 
-class Surroundings(Protocol):
+class TurnRuntime(Protocol):
     """What an agent takes from the process around it."""
 
     @property
@@ -36,7 +36,7 @@ class Surroundings(Protocol):
     def on_inner(self) -> Callable[[AgentBase, str], None]: ...
 
 
-class Place(Protocol[T]):
+class AgentPlace(Protocol[T]):
     """Where an agent stands among other agents."""
 
     @property
@@ -52,7 +52,7 @@ class Place(Protocol[T]):
         """Have the guards of the agent that asks, for one turn."""
 
 
-class Sessions(Protocol[Taken]):
+class TurnSessions(Protocol[Taken]):
     """Keeps the session of an agent."""
 
     fresh: bool
@@ -103,13 +103,13 @@ class TurnAgent(Protocol[T]):
     @property
     def boundary(self) -> Boundary: ...
     @property
-    def runtime(self) -> Surroundings: ...
+    def runtime(self) -> TurnRuntime: ...
     @property
-    def resources(self) -> Resources: ...
+    def resources(self) -> GivesResources: ...
     @property
-    def tree(self) -> Place[T]: ...
+    def tree(self) -> AgentPlace[T]: ...
     @property
-    def sessions(self) -> Sessions[T]: ...
+    def sessions(self) -> TurnSessions[T]: ...
     @property
     def conversation(self) -> Conversation: ...
     @property

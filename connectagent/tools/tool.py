@@ -28,7 +28,7 @@ from connectagent.tools.signature import (
 _DESCRIPTION_LENGTH = 1_024  # OpenAI refuses more
 
 
-class Resources(Protocol):
+class GivesResources(Protocol):
     """The resources of an agent."""
 
     def give(self, names: Iterable[str], taker: str) -> dict[str, Any]: ...
@@ -156,7 +156,7 @@ class Tool:
         return self._check.canonical(self.name, arguments)
 
     def bind(
-        self, arguments: dict[str, Any], agent: object = None, resources: Resources | None = None
+        self, arguments: dict[str, Any], agent: object = None, resources: GivesResources | None = None
     ) -> dict[str, Any]:
         """The keyword arguments of the call, read from the canonical form of the model's arguments.
 
