@@ -123,7 +123,7 @@ class Agent(HandlerFace, AgentBase):
         turns = TurnArguments(max_iterations, parallel_tools, stream, run, output, output_retries, output_key)
         given = Arguments(name, tools, system_prompt, state, chosen, plugged, place, turns)
         self._core = AgentCore(self, given, self._made_with)
-        self._core.join()
+        self._core.take_place()
 
     # -- turns ----------------------------------------------------------------------------------
 

@@ -327,11 +327,7 @@ class Batch:
         taker: Any = session if keyed is None else keyed.taken_by
         item.record = session.record if session.record is not None and session.record.exists() else None
         if taker is not None:
-            core: AgentCore = core_of(taker)
-            now = core.current_session
-            item.cost = core.spent.cost
-            item.tokens = core.spent.tokens
-            item.status = str((now and now["outcome"]) or "ended")
+            _take_sums(item, core_of(taker))
         try:
             if keyed is not None and before is not None:
                 item.status, item.cost, item.tokens = before if item.known else keyed.sums()
@@ -339,6 +335,14 @@ class Batch:
         except Exception as error:
             item.error = item.error or error
         item.spent = max(0.0, (item.cost or 0.0) - ((before and before[1]) or 0.0))
+
+
+def _take_sums(item: Item, core: AgentCore) -> None:
+    """Take what an agent's turn has cost, and how it has ended."""
+    session = core.current_session
+    item.cost = core.spent.cost
+    item.tokens = core.spent.tokens
+    item.status = str((session and session["outcome"]) or "ended")
 
 
 def _load_sdk(llm: LLM) -> None:

@@ -108,7 +108,7 @@ class AgentCore:
         self.llm: LLM = self._choose_llm(model)
         made_with.note(self, handlers)
 
-    def join(self) -> None:
+    def take_place(self) -> None:
         """Tell the handlers of `on_agent_ready` of the agent, which is made now, and put its children below it."""
         self.tell_ready()
         self.tree.join_children()
