@@ -168,9 +168,9 @@ def small_costs() -> None:
 
     for length in (4, 400):
         agent = Agent("bench", [lookup], model="offline", quiet=True, log=False, on_events=[watch])
-        messages = agent.conversation.session["messages"]
+        messages = agent._core.conversation.session["messages"]
         messages += [{"role": "user", "content": f"message {n}"} for n in range(length)]
-        take_messages(agent.conversation.snapshot)
+        take_messages(agent._core.conversation.snapshot)
         started = time.perf_counter()
         for _ in range(2000):
             agent.hooks.call("before_llm", FiredHook({"agent": agent, "request": None}))

@@ -7,10 +7,14 @@ context stays in the frame; any other thread has none.
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from functools import lru_cache
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
+
+from connectagent.data import AgentBase, ToolCall
 
 _APART = re.compile("[%/~#]")
 
@@ -26,6 +30,70 @@ def handler_in_id(plugin: Any, handler: Any) -> str:
 
 
 _of_handler = lru_cache(maxsize=1024)(handler_in_id)
+
+
+class FrameAgent(Protocol):
+    """The agent whose code runs in a frame."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def face(self) -> AgentBase: ...
+    @property
+    def shows_calls(self) -> bool: ...
+
+
+class HandlersRun(Protocol):
+    """One run of the handlers of a hook."""
+
+    def ran(self, by: dict[str, Any], builtin: bool = False, edited: bool = False) -> None:
+        """Note that a handler has run."""
+
+
+class FrameTurn(Protocol):
+    """The turn that code belongs to.
+
+    Attributes:
+        innermost: the frame in which code of the turn's own thread runs.
+        thread, ident: that thread.
+    """
+
+    innermost: Frame
+    thread: threading.Thread
+    ident: int
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def over(self) -> bool: ...
+    @property
+    def asked(self) -> Frame | None: ...
+    @property
+    def agent(self) -> FrameAgent: ...
+    @property
+    def runs(self) -> Mapping[str, HandlersRun]: ...
+    def is_own_thread(self) -> bool:
+        """Whether this is the thread in which the turn ran."""
+
+    def retrying(self, retry: dict[str, Any]) -> None:
+        """Trace that a provider's SDK waits before it repeats a failed request."""
+
+
+class FrameBody(Protocol):
+    """A parallel body, which runs in a thread of its own and with a copy of the state."""
+
+    @property
+    def left(self) -> bool: ...
+    @property
+    def over(self) -> bool: ...
+    @property
+    def by(self) -> dict[str, Any] | None: ...
+    @property
+    def state(self) -> dict[str, Any]: ...
+    @property
+    def waited_s(self) -> float: ...
+    def session(self) -> Mapping[str, Any]:
+        """`current_session` for the code of the body."""
 
 
 class Frame:
@@ -46,18 +114,23 @@ class Frame:
 
     def __init__(
         self,
-        turn: Any,
+        turn: FrameTurn,
         id: str,
         by: dict[str, Any] | None = None,
         account: Any = None,
-        body: Any = None,
-        call: Any = None,
+        body: FrameBody | None = None,
+        call: ToolCall | None = None,
         place: str | None = None,
     ) -> None:
-        self.turn, self.id, self.by, self.account, self.body, self.call = turn, id, by, account, body, call
+        self.turn = turn
+        self.id = id
+        self.by = by
+        self.account = account
+        self.body = body
+        self.call = call
         self.place = id if place is None else place
 
-    def inside(self, id: str, call: Any = None) -> Frame:
+    def inside(self, id: str, call: ToolCall | None = None) -> Frame:
         """The frame of an operation of this turn that begins here; `call`: the tool call that it is."""
         outer = CURRENT.get()
         if outer is None:
@@ -71,7 +144,7 @@ class Frame:
         id = f"{self.id}/{_of_handler(by.get('plugin'), by.get('handler'))}"
         return Frame(self.turn, id, by, account, self.body, self.call, self.place)
 
-    def in_body(self, body: Any) -> Frame:
+    def in_body(self, body: FrameBody | None) -> Frame:
         """The same frame in a parallel body; None: on the turn's own thread."""
         return Frame(self.turn, self.id, self.by, self.account, body, self.call, self.place)
 

@@ -104,16 +104,16 @@ def contracts() -> str:
 MEMBERS = {
     "Turns": ("input", "stream", "resume", "resume_stream", "ainput", "astream", "aresume", "aresume_stream"),
     "Many sessions": ("again", "for_session", "map"),
-    "In handlers and tools": ("ask", "execute_tool", "end_turn", "trace", "plugin", "replaying", "create_llm"),
+    "In handlers and tools": (
+        *("ask", "execute_tool", "end_turn", "ended", "in_turn", "callers"),
+        *("trace", "plugin", "replaying", "create_llm"),
+    ),
     "Tools": ("add_tool", "remove_tool", "list_tools"),
-    "The session": ("session", "state", "record", "reset_conversation"),
-    "Time, tokens and cost": ("total_cost", "ledger", "slow_handlers", "context_window", "context_percent"),
-    "The tree, and the end": ("find", "root", "branch", "close"),
+    "The session": ("session", "state", "record", "recording", "reset_conversation"),
+    "Time, tokens and cost": ("total_cost", "spent", "ledger", "slow_handlers", "context_window", "context_percent"),
+    "The tree, and the end": ("find", "root", "branch", "children", "below", "close"),
 }
 """The methods and properties of `Agent` for users, by what they are for."""
-
-INTERNAL = ("answer", "by", "call_options", "ended")
-"""What `Agent` has without an underscore for other modules of the package, and not for users."""
 
 
 def agent() -> str:

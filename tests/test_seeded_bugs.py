@@ -233,11 +233,11 @@ def trusts_arguments(tool_call: Any) -> None:
         assert tool_call.arguments["x"] is not None
 
 
-@bug("raises", "is not given agent._state")
+@bug("raises", "is not given agent._core")
 @after_user_input
 def private(agent: Any) -> None:
     """It reaches into the agent, which a dry run does not have."""
-    assert agent._state is not None
+    assert agent._core is not None
 
 
 @bug("HandlerError", "is async")

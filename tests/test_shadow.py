@@ -61,7 +61,7 @@ def run(*plugins: Any, script: Any = SCRIPT) -> tuple[Agent, ScriptedLLM, dict[s
     trace = [plain(entry) for entry in session["trace"] if entry["type"] != "shadow"]
     rest = {key: value for key, value in session.items() if key not in ("id", "trace")}
     seen = {"result": result, "session": rest, "trace": trace, "requests": [plain_request(r) for r in llm.requests]}
-    seen |= {"tools": agent.list_tools(), "prompt": agent.system_prompt, "ended": agent.turn and agent.turn.ended}
+    seen |= {"tools": agent.list_tools(), "prompt": agent.system_prompt, "ended": agent.ended}
     return agent, llm, seen
 
 
@@ -276,7 +276,7 @@ def test_what_a_shadowed_handler_asks_of_the_agent_is_noted_and_not_done() -> No
         with pytest.raises(TypeError):
             agent.end_turn(5)  # type: ignore[arg-type]
         with pytest.raises(AttributeError, match="current_session"):
-            agent.conversation.append({"role": "user", "content": "by the back door"})
+            agent._core.conversation.append({"role": "user", "content": "by the back door"})
 
     agent, _, result = run(shadow(act))
     assert without_ids(result) == expected()

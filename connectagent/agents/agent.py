@@ -1,50 +1,51 @@
-"""`Agent`: its arguments, its public methods and what it holds. Its turns run in `loop`."""
+"""`Agent`: the names that programs, handlers and tools use. Each is a line or two over an `AgentCore`."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, TypeVar, Unpack, cast, overload
 
-from connectagent.agents.agent_tool import agent_tool
-from connectagent.agents.awaitable import Output, Prompt, Resuming
-from connectagent.agents.closing import close_dropped, dropped, watch
-from connectagent.agents.copies import Repeatable
-from connectagent.agents.links import start, take_turn
-from connectagent.agents.resources import Resources, refuse_in_setup
-from connectagent.agents.runtime import default
-from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
-from connectagent.data import LLM, ToolCall, TraceEntry
-from connectagent.errors import ConfigError
-from connectagent.hooks.discovery import find_handlers, left_out
-from connectagent.hooks.host import Host
-from connectagent.loop.boundary import Boundary
-from connectagent.loop.dry_run import DryRuns
-from connectagent.loop.ending import Ending, Given
-from connectagent.loop.execute import execute_inside, execute_outside
+from connectagent.agents import closing
+from connectagent.agents.arguments import Arguments, ModelArguments, PluginArguments, TreeArguments, TurnArguments
+from connectagent.agents.copies import definition_of, made_again
+from connectagent.agents.core import AgentCore
+from connectagent.agents.handler_face import HandlerFace
+from connectagent.agents.sessions import answer
+from connectagent.agents.tree import DIRECTIONS
+from connectagent.data import LLM, AgentBase, File, Image
 from connectagent.loop.stream import Events, streamed
-from connectagent.models.connection import given
-from connectagent.models.names import default_model, parse_model
-from connectagent.records.log import Log
-from connectagent.records.write import new_log
-from connectagent.session.messages import text_of, user_message
-from connectagent.session.prompt import SystemPrompt, read_prompt
-from connectagent.session.snapshot import By
-from connectagent.session.state import initial_state
-from connectagent.session.usage import Spent
-from connectagent.settings import overrides
+from connectagent.loop.turn import Turn
+from connectagent.loop.turn_agent import TurnAgent
+from connectagent.session.messages import user_message
 from connectagent.settings.tracebacks import shorten, with_short_tracebacks
-from connectagent.tools.awaiting import operating
-from connectagent.tools.registry import ToolRegistry
 
-OWN_PLUGINS = "connectagent.builtin"  # loaded by name, as plugins are: that room is above this one
-CONNECTAGENT = "connectagent"
+if TYPE_CHECKING:
+    from connectagent.agents.awaited import AsyncEvents
+    from connectagent.agents.batch import Item
+    from connectagent.agents.keyed_session import KeyedSession
+    from connectagent.records.store import Store
+
+Prompt = str | Image | File | list[Any]
+Output = TypeVar("Output")
 
 
-class Agent(Repeatable):
+class Resuming(TypedDict, total=False):
+    """The arguments of `agent.resume()` behind the record."""
+
+    place: str | int | None
+    fork: bool
+    approve: bool | str
+    reject: str | tuple[str, str] | None
+    answer: Any
+    wait: str | None
+    output: Any
+    renamed: bool
+    abandon: bool
+
+
+class Agent(HandlerFace, AgentBase):
     """A model with tools, a conversation, and plugins that observe and steer each step of it.
 
     Args:
@@ -117,58 +118,26 @@ class Agent(Repeatable):
         output_retries: int = 2,
         parallel_tools: int = 1,
     ) -> None:
-        _check(name, plugin_errors)
-        self._state = initial_state(state)  # of each new session
-        self._connection = given(model, api_key, base_url, options, llm)
-        self.last_usage = None
-        self.spent = Spent()
-        self.turning, self.executing = threading.Lock(), threading.RLock()
-        self.runtime = default()
-        self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
-        chosen = [[plugins, *self.added], on_events]
-        self.left_out = left_out(chosen)
-        self.prompted = SystemPrompt(read_prompt(system_prompt))
-        self.max_iterations = _limit(overrides.get("max_iterations", max_iterations))
-        self.parallel_tools, self.streaming = _limit(parallel_tools, "parallel_tools"), stream or "stream" in overrides
-        self._executed = 0
-        self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
-        announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
-        self.boundary = Boundary(self, announce, warn_only=plugin_errors == "warn", dry_runs=DryRuns())
-        self.current_session = None
-        self.hooks = Host(self.boundary)
-        own = import_module(OWN_PLUGINS).built_in(trust=trust, log=log, quiet=quiet)
-        asked_for = ("trust",) if log is None else ("trust", "record", "textlog")
-        named = overrides.get("model")
-        found, self.switched_off, out = find_handlers(own, chosen, named or model, asked_for, provider_of=parse_model)
-        self.hooks.load(handlers := list(filter(self.runtime.takes, found)))
-        self.shows_calls = not out.built_in("xray")
-        self.resources = Resources(self, handlers)
-        self.tools = ToolRegistry(tools, agent_tool=agent_tool, resources=self.resources.names)
-        self.log: Log = new_log(log is not False and not out.built_in("record", asked_for))
-        self.llm: LLM = self._choose_llm(llm, model, named)
-        self.remember(handlers)
-        self._tell_ready()
-        self.take_in()
-        watch(self)
+        chosen = ModelArguments(model, llm, api_key, base_url, options)
+        plugged = PluginArguments(plugins, on_events, trust, log, quiet, plugin_errors)
+        place = TreeArguments(sub_agents, description, transfer_to, inherit_plugins)
+        turns = TurnArguments(max_iterations, parallel_tools, stream, run, output, output_retries, output_key)
+        given = Arguments(name, tools, system_prompt, state, chosen, plugged, place, turns)
+        self._core = AgentCore(self, given, self._made_with)
+        self._core.take_place()
 
-    def _choose_llm(self, llm: LLM | None, model: str | None, named: str | None) -> LLM:
-        """The model of a new agent; `named`: the one that the person at the command line named."""
-        if self.body is not None and llm is None and model is None:
-            return NoModel(self.name)
-        if llm is not None and not named:
-            return llm
-        return self.create_llm(named or (default_model() if model is None else model))
-
-    # -- turns ---------------------------------------------------------------------------------
+    # -- turns ----------------------------------------------------------------------------------
 
     @overload
     def input(
         self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: None = None
     ) -> str: ...
+
     @overload
     def input(
         self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: type[Output]
     ) -> Output: ...
+
     def input(
         self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: Any = None
     ) -> Any:
@@ -188,25 +157,14 @@ class Agent(Repeatable):
             ProviderError: a model call failed and no handler recovered it.
             Exception: whatever a handler raised, with a note that names it.
         """
+        core = self._core
         try:
-            form = self.form if output is None else self.form_for(output)
-            text = self.answer(prompt, max_iterations, key=key, form=form)
-            return text if form is None else form.result(self, text)
+            form = core.form if output is None else core.form_for(output)
+            text = answer(core, user_message(prompt), max_iterations, key=key, form=form)
+            return text if form is None else form.result(core, text)
         except BaseException as error:
             shorten(error)
             raise
-
-    def answer(
-        self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, form: Any = None
-    ) -> str:
-        """Take a turn as `input()` does; the result stays text."""
-        message = user_message(prompt)
-        limit = self.max_iterations if max_iterations is None else _limit(max_iterations)
-        self.refuse_inside("input()")
-        if dropped:
-            close_dropped()
-        text = prompt if isinstance(prompt, str) else text_of(message["content"])
-        return str(start(self, "input", partial(take_turn, self, Given(message, text, limit, form), key)))
 
     def stream(self, prompt: Prompt, max_iterations: int | None = None, *, output: Any = None) -> Events:
         """Take a turn as `input()` does, as an iterator of what happens in it.
@@ -219,7 +177,7 @@ class Agent(Repeatable):
         Raises:
             Exception: what `input()` raises, from `next()`.
         """
-        return streamed(self, partial(self.input, prompt, max_iterations, output=output))
+        return streamed(self._core, partial(self.input, prompt, max_iterations, output=output))
 
     @with_short_tracebacks
     def resume(
@@ -264,13 +222,11 @@ class Agent(Repeatable):
                 decision or place does not fit it.
         """
         from connectagent.agents.decisions import Decision
-        from connectagent.agents.resume import resume  # loads the reader of records
+        from connectagent.agents.resume import resumed_result  # loads the reader of records
 
-        self.refuse_inside("resume()")
-        form = self.form if output is None else self.form_for(output)
-        decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
-        text = start(self, "resume", partial(resume, self, record, place, fork, decision, renamed, abandon))
-        return text if form is None or text is None else form.result(self, text)
+        decision = Decision.of(approve, reject, answer, wait)
+        how: dict[str, Any] = {"place": place, "fork": fork, "output": output, "renamed": renamed, "abandon": abandon}
+        return resumed_result(self._core, record, decision, **how)
 
     def resume_stream(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> Events:
         """Go on with a session as `resume()` does, as an iterator of what happens, like `stream()`.
@@ -286,54 +242,69 @@ class Agent(Repeatable):
         Raises:
             Exception: what `resume()` raises, from `next()`.
         """
-        return streamed(self, partial(self.resume, record, **how))
+        return streamed(self._core, partial(self.resume, record, **how))
 
-    # -- for handlers and tools ----------------------------------------------------------------
+    @overload
+    async def ainput(
+        self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: None = None
+    ) -> str: ...
 
-    @with_short_tracebacks
-    def execute_tool(self, name: str, arguments: dict[str, Any] | None = None, *, key: str | None = None) -> TraceEntry:
-        """Run one tool without the model, with all its hooks; nothing is added to the messages.
+    @overload
+    async def ainput(
+        self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: type[Output]
+    ) -> Output: ...
+
+    async def ainput(
+        self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: Any = None
+    ) -> Any:
+        """Take a turn as `input()` does, without blocking the event loop.
+
+        Async tools run on this loop. Cancelling ends the turn: what it awaits is cancelled, a model call or tool that
+        cannot be stopped is left behind, and the record says `cancelled`; the next turn goes on as after Ctrl-C.
 
         Args:
-            name: the tool.
-            arguments: its arguments.
-            key: identifies this call within its handler or tool, in place of the arguments.
+            prompt, max_iterations, key, output: as for `input()`.
+
+        Raises:
+            Exception: what `input()` raises.
+        """
+        from connectagent.agents.awaited import awaited  # loads asyncio
+
+        return await awaited(self._core, partial(self.input, prompt, max_iterations, key=key, output=output))
+
+    def astream(self, prompt: Prompt, max_iterations: int | None = None, *, output: Any = None) -> AsyncEvents:
+        """Take a turn as `stream()` does, for `async for`; best in `async with agent.astream(...) as events:`.
+
+        A turn whose events are not read to their end is cancelled.
+
+        Args:
+            prompt, max_iterations, output: as for `stream()`.
 
         Returns:
-            The call's trace entry: `status`, `result`, `timing` and so on.
+            An async iterator of the items of `stream()`, with `aclose()`. The turn begins with the first item.
 
         Raises:
-            ConfigError: the arguments are no dict.
+            Exception: what `input()` raises, from the iteration.
         """
-        refuse_in_setup("execute_tool()")
-        if not isinstance(arguments, dict | None):
-            raise ConfigError(f"the arguments of execute_tool({name!r}) are a dict, not {arguments!r:.80}")
-        self._executed += 1
-        call = ToolCall(f"executed_{self._executed}", name, dict(arguments or {}))
-        turn = self.turn
-        if turn is None:
-            outside = partial(execute_outside, self, call, self._executed)
-            return cast(TraceEntry, operating(partial(start, self, "execute_tool", outside)))
-        return cast(TraceEntry, operating(partial(execute_inside, turn, call, key)))
+        from connectagent.agents.awaited import AsyncEvents  # loads asyncio
 
-    # -- what it holds -------------------------------------------------------------------------
+        return AsyncEvents(self._core, partial(self.input, prompt, max_iterations, output=output))
 
-    def add_tool(self, tool: Any) -> None:
-        """Add tools: whatever `tools=` takes."""
-        self.check_children(agents_in(tool))
-        self.take_in(self.tools.add(tool))
+    async def aresume(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> Any:
+        """Go on with a session as `resume()` does, without blocking the event loop; cancelled as `ainput()` is."""
+        from connectagent.agents.awaited import awaited
 
-    def remove_tool(self, name: str) -> None:
-        """Remove a tool.
+        return await awaited(self._core, partial(self.resume, record, **how))
 
-        Raises:
-            ToolNotFound: there is none of that name; the message lists the known names.
+    def aresume_stream(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> AsyncEvents:
+        """Go on with a session as `resume()` does, for `async for`, as `astream()`; the last item has the result.
+
+        Args:
+            record, how: as for `resume()`.
         """
-        self.let_go(self.tools.remove(name))
+        from connectagent.agents.awaited import AsyncEvents
 
-    def list_tools(self) -> list[str]:
-        """The names of the tools."""
-        return self.tools.names()
+        return AsyncEvents(self._core, partial(self.resume, record, **how))
 
     def reset_conversation(self) -> None:
         """Forget the conversation, also of the agents below; the next `input()` begins a new session and record.
@@ -343,57 +314,164 @@ class Agent(Repeatable):
         Raises:
             RuntimeError: a turn is running.
         """
-        self.refuse_inside("reset_conversation()")
-        vars(self).pop("conversation", None)
-        self.current_session = self.boundary.snapshot = self.last_usage = None
-        self.spent, self.outside, self.spent_outside = Spent(), {}, {}
-        self._shown = None
-        self.leave_log()
-        for child in self.children:
-            child.reset_conversation()
+        self._core.reset()
 
-    @property
-    def ledger(self) -> list[dict[str, Any]]:
-        """The time and the cost of each handler so far, the slowest first.
+    # -- many sessions --------------------------------------------------------------------------
 
-        One dict each: `plugin`, `hook`, `handler`, `calls`, `duration_ms`, and for its own model calls
-        `model_calls`, `input_tokens`, `output_tokens`, `cost` (USD).
+    def again(self, plugins: Any = None, *, quiet: bool = False) -> Self:
+        """A fresh agent of the same definition, with the agents below it, without the session.
+
+        Tools and plugins that were added or removed since are, too. Functions, plugin objects and `llm=` are shared.
+
+        Args:
+            plugins: more of them, as for `Agent(plugins=...)`; they run after the others.
+            quiet: whether nothing of it is shown on the terminal, nor of the agents below.
+
+        Raises:
+            ConfigError, PluginError: a plugin cannot be used.
         """
-        return self.hooks.ledger()
+        agent: Self = made_again(self._core, plugins, quiet)
+        return agent
+
+    def for_session(self, key: str, store: Store | None = None) -> KeyedSession:
+        """The session of this agent's definition that has a key: a chat, a ticket, an item of a batch.
+
+        A fresh agent takes its turns: `agent.for_session("ticket-7").turn("Hello", number=1)`.
+
+        Args:
+            key: names the session among those of agents with this name.
+            store: keeps the session too, for other machines, such as `SqliteStore("sessions.db")`. Without one, its
+                file is all there is.
+
+        Raises:
+            ConfigError: the agent is not recorded, the key is empty or not a str, or the store lacks a method.
+        """
+        from connectagent.agents.keyed_session import KeyedSession  # loads the reader of records
+
+        return KeyedSession(self, key, store)
+
+    def map(
+        self,
+        prompts: Iterable[Any] | Mapping[str, Any],
+        concurrency: int = 16,
+        *,
+        run: str | None = None,
+        ordered: bool = False,
+        max_failures: int | None = None,
+        budget_usd: float | None = None,
+        timeout_s: float | None = None,
+        max_iterations: int | None = None,
+        output: Any = None,
+        store: Store | None = None,
+    ) -> Iterator[Item]:
+        """Take a turn for each prompt, several at the same time; each has a fresh agent and a session of its own.
+
+        Args:
+            prompts: prompts as for `input()`, pairs of id and prompt, or a dict of prompts by id; an iterator is read
+                as far as it is needed. Without ids, the id is made from the prompt's text.
+            concurrency: how many run at the same time.
+            run: a name. The items' records are then its state: the same call again takes what is missing, goes on with
+                what was stopped, and reads the rest.
+            ordered: whether the items come in the order of the prompts, in place of that in which they end.
+            max_failures: how many prompts may fail before no more are begun.
+            budget_usd: how much may be spent before no more are begun.
+            timeout_s: how long prompts are begun.
+            max_iterations, output: as for `input()`.
+            store: keeps the run's sessions too, as for `for_session()`.
+
+        Yields:
+            an `Item` for each prompt: `id`, `status`, `result`, `error`, `record`, `cost` and more. An error of one
+            prompt does not stop the others. Leaving the loop stops all before their next step.
+
+        Raises:
+            BatchStopped: a limit was reached. It comes after the items that ran and, of a list, all done ones.
+            ConfigError: an argument cannot be used.
+        """
+        from connectagent.agents.batch import Batch, BatchLimits, in_order  # loads the reader of records
+
+        limits = BatchLimits(max_failures, budget_usd, timeout_s)
+        options = {"max_iterations": max_iterations, "output": output}
+        items = Batch(self, prompts, concurrency, run, limits, options, store=store).items()
+        return in_order(items) if ordered else items
+
+    # -- the tree, and the end ------------------------------------------------------------------
 
     @property
-    def ended(self) -> Ending | None:
-        """The ending that was asked for in the running turn; None where it goes on."""
-        return None if self.turn is None else self.turn.ended
+    def parent(self) -> Agent | None:
+        """The agent above it in a tree, or None."""
+        return None if self._core.tree.parent is None else _face(self._core.tree.parent)
 
     @property
-    def total_cost(self) -> float:
-        """USD, for all model calls in this session whose price is known, including those of inner agents."""
-        return self.spent.known_cost
+    def sub_agents(self) -> tuple[Agent, ...]:
+        """The agents that it was given to hand over to."""
+        return tuple(_face(one) for one in self._core.tree.sub_agents)
 
     @property
-    def record(self) -> Path | None:
-        """The session's file; inside another agent's turn, the outer session's. None where nothing is recorded."""
-        return self.turn.log.path if self.turn is not None else self.log.path
+    def children(self) -> list[Agent]:
+        """The agents directly below this one: its `sub_agents` and the agents among its tools."""
+        return [_face(one) for one in self._core.tree.children]
 
     @property
-    def by(self) -> By:
-        """This agent as the `by` of an entry."""
-        return {"plugin": CONNECTAGENT, "agent": self.name, "branch": self.branch}
+    def below(self) -> list[Agent]:
+        """All agents of the tree below this one, each before those below it."""
+        return [_face(one) for one in self._core.tree.below]
+
+    @property
+    def root(self) -> Agent:
+        """The agent at the top of the tree; a lone agent is its own."""
+        return _face(self._core.tree.root)
+
+    @property
+    def branch(self) -> str:
+        """The names from the root down to this agent: `root.billing`."""
+        return self._core.tree.branch
+
+    @property
+    def callers(self) -> list[Agent]:
+        """The agents in whose turns this one's turn runs, the nearest first; [] where its turn is the outermost."""
+        return [] if self._core.turn is None else [_face(turn.agent) for turn in self._core.turn.callers()]
+
+    def find(self, name: str) -> Agent | None:
+        """The agent of that name here or below, or None; `agent.root.find` looks in the whole tree."""
+        found = self._core.tree.find(name)
+        return None if found is None else _face(found)
+
+    def close(self) -> None:
+        """Close the agent and the agents below it: `on_agent_closed` fires once for each.
+
+        A closed agent takes no further turn. `with Agent(...) as agent:` closes it at the end of the block. An agent
+        that nobody closes is closed at the end of the process, or, once it is garbage,
+        when another agent is made or takes a turn.
+
+        Raises:
+            RuntimeError: a turn is running.
+            Exception: the first error of a handler, after all handlers have run; the other errors are its notes.
+        """
+        closing.close(self._core)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        definition = definition_of(self._core)
+        definition.check_travels(self.name)
+        return definition.make, ()
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError(
+            f"agent {self.name!r} cannot be copied: agent.again() makes a fresh one of the same definition, and "
+            "agent.resume(record, fork=True) goes on with a copy of its session"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__copy__()
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.llm.model!r}, tools={self.list_tools()!r})"
 
 
-def _check(name: Any, plugin_errors: Any) -> None:
-    if not isinstance(name, str) or not name.strip():
-        raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
-    if plugin_errors not in ("raise", "warn"):
-        raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
-
-
-def _limit(value: Any, name: str = "max_iterations") -> int:
-    if type(value) is not int or value < 1:
-        of = "model calls" if name == "max_iterations" else "tool calls at the same time"
-        raise ConfigError(f"{name} is a whole number of {of}, at least 1, not {value!r}")
-    return value
+def _face(core: TurnAgent[Turn]) -> Agent:
+    return cast(Agent, core.face)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from connectagent.agents.handoff import HandoffRequest, leader_of
+from connectagent.data import AgentBase
 from connectagent.errors import ToolArgumentsError
 from connectagent.tools.tool import Tool
 
@@ -12,38 +14,72 @@ TRANSFER = "transfer_to_agent"
 MAX_TRANSFERS = 10  # in one turn: it stops two agents that hand over to each other
 
 
+def core_of(agent: AgentBase) -> Any:
+    """What an agent is made of that a program, a handler or a tool has."""
+    return agent._core  # type: ignore[attr-defined]  # of `Agent`, which is above this module
+
+
 class AskAgent:
     """The function of a tool that asks an agent: a prompt in, its result out."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: AgentBase) -> None:
         self.agent = agent
         self.__name__ = agent.name
 
     def __call__(self, prompt: str) -> str:
-        return str(self.agent.answer(prompt, form=self.agent.form))
+        core = core_of(self.agent)
+        return str(core.answer(prompt, form=core.form))
 
 
-def agent_tool(agent: Any) -> Tool:
+def agent_tool(face: AgentBase) -> Tool:
     """An agent as a tool of another one. It is idempotent: asking again goes on with the turn that was begun."""
+    agent = core_of(face)
     parameters = {
         "type": "object",
         "properties": {"prompt": {"type": "string", "description": "What the agent is to do."}},
         "required": ["prompt"],
     }
-    description = getattr(agent, "description", None) or f"Ask the agent {agent.name!r}. {agent.system_prompt[:500]}"
-    return Tool(agent.name, description.strip(), parameters, AskAgent(agent), idempotent=True)
+    description = agent.description or f"Ask the agent {agent.name!r}. {agent.system_prompt[:500]}"
+    return Tool(agent.name, description.strip(), parameters, AskAgent(face), idempotent=True)
 
 
-def targets(agent: Any) -> list[Any]:
+class CandidatePlace(Protocol):
+    """Where an agent stands among those that it may hand over to."""
+
+    @property
+    def parent(self) -> Candidate | None: ...
+    @property
+    def sub_agents(self) -> Sequence[Candidate]: ...
+    @property
+    def transfer_to(self) -> Sequence[str]: ...
+
+
+class Candidate(Protocol):
+    """An agent that may be handed over to."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def system_prompt(self) -> str: ...
+    @property
+    def body(self) -> Tool | None: ...
+    @property
+    def tree(self) -> CandidatePlace: ...
+
+
+def targets(agent: Candidate) -> list[Any]:
     """The agents that this one may hand over to."""
-    found = list(agent.sub_agents) if "children" in agent.transfer_to else []
-    parent = agent.parent
+    place = agent.tree
+    found: list[Any] = list(place.sub_agents) if "children" in place.transfer_to else []
+    parent = place.parent
     # A workflow decides who is next, and an agent that is a tool returns its result to its caller.
-    if parent is not None and parent.body is None and any(agent is sub for sub in parent.sub_agents):
-        if "parent" in agent.transfer_to:
+    if parent is not None and parent.body is None and any(agent is sub for sub in parent.tree.sub_agents):
+        if "parent" in place.transfer_to:
             found.append(parent)
-        if "siblings" in agent.transfer_to:
-            found += [sibling for sibling in parent.sub_agents if sibling is not agent]
+        if "siblings" in place.transfer_to:
+            found += [sibling for sibling in parent.tree.sub_agents if sibling is not agent]
     return found
 
 
@@ -69,7 +105,7 @@ def transfer_tool(found: list[Any]) -> Tool:
     return Tool(TRANSFER, description, parameters, TransferTool(), read_only=True, idempotent=True, alone=True)
 
 
-def _describe(agent: Any) -> str:
+def _describe(agent: Candidate) -> str:
     text = agent.description or agent.system_prompt
     return " ".join(text.split())[:300] or "(no description)"
 
@@ -79,8 +115,10 @@ class TransferTool:
 
     __name__ = TRANSFER
 
-    def __call__(self, agent: Any, agent_name: str, message: str = "") -> str:
-        turn, found = agent.turn, {one.name: one for one in targets(agent)}
+    def __call__(self, agent: AgentBase, agent_name: str, message: str = "") -> str:
+        core = core_of(agent)
+        turn = core.turn
+        found = {one.name: one for one in targets(core)}
         if agent_name not in found:
             raise ToolArgumentsError(f"{agent_name!r} is no agent to hand over to; there are {', '.join(found)}")
         if turn is None:
@@ -88,7 +126,7 @@ class TransferTool:
         if turn.request is not None:
             raise ToolArgumentsError(f"the conversation goes to {turn.request.target.name!r} already; one at a time")
         target, leader = found[agent_name], leader_of(turn)
-        if target.in_turn and target is not leader.agent:
+        if target.turning.locked() and target is not leader.agent:
             raise ToolArgumentsError(
                 f"{agent_name!r} waits for an answer itself; answer in its place, or choose another"
             )

@@ -14,11 +14,13 @@ from functools import partial
 from typing import Any, Self
 
 from connectagent import frame
+from connectagent.agents.core import AgentCore
 from connectagent.data import TraceEntry
 from connectagent.errors import Cancelled
 from connectagent.loop import threads
 from connectagent.loop.caller import Caller
 from connectagent.loop.stream import End, Lockstep
+from connectagent.loop.turn import turn_in
 from connectagent.settings.tracebacks import shorten
 from connectagent.tools.awaiting import CALLER
 
@@ -104,7 +106,7 @@ class _Turn:
         bell: is rung at its end.
     """
 
-    def __init__(self, agent: Any, work: Callable[[], Any], bell: _Bell) -> None:
+    def __init__(self, agent: AgentCore, work: Callable[[], Any], bell: _Bell) -> None:
         self.caller = Caller(bell.loop, CALLER.get(), threading.get_ident())
         self._work, self._bell = work, bell
         self._name = f"turn of {agent.name}"
@@ -159,7 +161,7 @@ def _end_all() -> None:
         turn.over.wait(AT_EXIT_S / len(turns))
 
 
-async def awaited(agent: Any, work: Callable[[], Any]) -> Any:
+async def awaited(agent: AgentCore, work: Callable[[], Any]) -> Any:
     """Take a turn in a thread, and wait for its end; its result. Errors have none of the package's frames."""
     try:
         return await _awaited(agent, work)
@@ -168,7 +170,7 @@ async def awaited(agent: Any, work: Callable[[], Any]) -> Any:
         raise
 
 
-async def _awaited(agent: Any, work: Callable[[], Any]) -> Any:
+async def _awaited(agent: AgentCore, work: Callable[[], Any]) -> Any:
     bell = _bell()
     turn = _Turn(agent, work, bell)
     turn.start()
@@ -186,7 +188,7 @@ class _Steps(Lockstep):
     """The thread of a turn whose consumer awaits each item."""
 
     def __init__(
-        self, agent: Any, work: Callable[[], Any], bell: _Bell, outcome: Callable[[], str | None] | None
+        self, agent: AgentCore, work: Callable[[], Any], bell: _Bell, outcome: Callable[[], str | None] | None
     ) -> None:
         super().__init__(agent, work, outcome)
         self._bell = bell
@@ -253,9 +255,13 @@ class _Steps(Lockstep):
 
     def is_consumer(self) -> bool:
         """Whether this is code of the consumer, and not an async tool of the turn, on the same thread."""
+        if not super().is_consumer():
+            return False
         here, turn = frame.current(), self._agent.turn
-        inside = here is not None and turn is not None and any(one is turn for one in (here.turn, *here.turn.callers()))
-        return super().is_consumer() and not inside
+        if here is None or turn is None:
+            return True
+        own = turn_in(here)
+        return not any(one is turn for one in (own, *own.callers()))
 
 
 class AsyncEvents:
@@ -267,7 +273,9 @@ class AsyncEvents:
         outcome: how the turn has ended; None where the agent's session says it.
     """
 
-    def __init__(self, agent: Any, work: Callable[[], Any], outcome: Callable[[], str | None] | None = None) -> None:
+    def __init__(
+        self, agent: AgentCore, work: Callable[[], Any], outcome: Callable[[], str | None] | None = None
+    ) -> None:
         self._agent, self._work, self._outcome = agent, work, outcome
         self._steps: _Steps | None = None
         self._closed = self._reading = False

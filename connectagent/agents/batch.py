@@ -14,15 +14,18 @@ from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
+from connectagent.agents.agent_tool import core_of
+from connectagent.agents.copies import made_again
+from connectagent.agents.core import AgentCore
 from connectagent.agents.keyed_session import KeyedSession
-from connectagent.data import TraceEntry
+from connectagent.data import LLM, AgentBase, TraceEntry
 from connectagent.errors import BatchStopped, Cancelled, ConfigError, DivergenceError, Paused
 from connectagent.hooks.markers import on_trace
 from connectagent.hooks.options import OwnPlugin
 from connectagent.loop import threads
-from connectagent.loop.caller import Worker
+from connectagent.loop.caller import AsksModel, Worker
 from connectagent.records.store import Store
 from connectagent.session.messages import text_of, user_message
 from connectagent.tools.awaiting import CALLER
@@ -68,6 +71,15 @@ class Item:
     known: bool = False
 
 
+class TakenSession(Protocol):
+    """What has taken the turn of a prompt: an agent, or a session with a key."""
+
+    @property
+    def record(self) -> Path | None: ...
+    def close(self) -> None:
+        """Close the agent."""
+
+
 class Gate:
     """Stops all agents of a batch before their next step, and lets them wait together after "too many requests"."""
 
@@ -76,10 +88,10 @@ class Gate:
         self._until = 0.0
         self._loaded: set[type] = set()  # the kinds of models whose SDK is
 
-    def before_model(self, agent: Any) -> None:
+    def before_model(self, agent: AsksModel) -> None:
         """Let a model be asked, as `pass_through()` does; its SDK is loaded first."""
         if (kind := type(agent.llm)) not in self._loaded:
-            _load_sdk(agent)  # what is stopped meanwhile asks no model
+            _load_sdk(agent.llm)  # what is stopped meanwhile asks no model
             self._loaded.add(kind)
         self.pass_through()
 
@@ -170,7 +182,7 @@ class Batch:
 
     def __init__(
         self,
-        agent: Any,
+        agent: AgentBase,
         prompts: Any,
         concurrency: int,
         run: str | None,
@@ -183,12 +195,13 @@ class Batch:
             raise ConfigError(f"concurrency is a whole number of prompts, at least 1, not {concurrency!r:.80}")
         if run is not None and (not isinstance(run, str) or not run):
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
-        if run is not None and not agent.log.recording:
+        if run is not None and not core_of(agent).log.recording:
             raise ConfigError(f"agent {agent.name!r} is not recorded; the records of a run are its state")
         if run is None and store is not None:
             raise ConfigError("a store keeps the sessions of a run, so run= names it")
         self.gate, self.limits, self._store = Gate(), limits, store
-        self._agent = agent.again(plugins=[OwnPlugin("gate", self.gate)], quiet=True)
+        gate = OwnPlugin("gate", self.gate)
+        self._core: AgentCore = core_of(made_again(core_of(agent), [gate], quiet=True))
         self._prompts, self._run, self._options, self._then = batch_items(prompts), run, options, then
         self._concurrency = min(concurrency, len(prompts) or 1) if isinstance(prompts, Sized) else concurrency
         # Once a limit is reached, what had ended is read still; who scores items may spend more on them.
@@ -230,8 +243,8 @@ class Batch:
         self._prompts = chain(first, self._prompts)
         with contextlib.suppress(OSError, ConfigError):  # as the item says
             if first and not (self._run and self._session_of(first[0]).record.exists()):
-                for agent in (self._agent, *self._agent.below):
-                    _load_sdk(agent)
+                for agent in self._core.tree.walk():
+                    _load_sdk(agent.llm)
 
     def _begin(self, threads: list[threading.Thread]) -> int:
         """Begin the threads, as many as the system has; how many."""
@@ -285,13 +298,13 @@ class Batch:
         return False
 
     def _session_of(self, item: Item) -> KeyedSession:
-        return KeyedSession(self._agent, f"{self._run}.{item.id}", self._store)
+        return KeyedSession(self._core.face, f"{self._run}.{item.id}", self._store)
 
     def _take(self, item: Item) -> None:
         began, session, before = time.perf_counter(), None, None
         try:
             if self._run is None:
-                session = self._agent.again()
+                session = made_again(self._core)
                 item.result = session.input(item.prompt, **self._options)
             else:
                 session = self._session_of(item)
@@ -308,25 +321,32 @@ class Batch:
         if item.error is not None:
             item.status = _status_of(item.error)
 
-    def _note(self, item: Item, session: Any, before: _Sums | None) -> None:
+    def _note(self, item: Item, session: TakenSession, before: _Sums | None) -> None:
         """What the session says of its turn; `before`: what it said before this call, None where it is new."""
-        keyed = isinstance(session, KeyedSession)
-        agent = session.taken_by if keyed else session
+        keyed = session if isinstance(session, KeyedSession) else None
+        taker: Any = session if keyed is None else keyed.taken_by
         item.record = session.record if session.record is not None and session.record.exists() else None
-        if agent is not None:
-            spent, now = agent.spent, agent.current_session or {}
-            item.cost, item.tokens, item.status = spent.cost, spent.tokens, str(now.get("outcome") or "ended")
+        if taker is not None:
+            _take_sums(item, core_of(taker))
         try:
-            if before is not None:
-                item.status, item.cost, item.tokens = before if item.known else session.sums()
+            if keyed is not None and before is not None:
+                item.status, item.cost, item.tokens = before if item.known else keyed.sums()
             session.close()
         except Exception as error:
             item.error = item.error or error
         item.spent = max(0.0, (item.cost or 0.0) - ((before and before[1]) or 0.0))
 
 
-def _load_sdk(agent: Any) -> None:
-    getattr(agent.llm, "load_sdk", bool)()
+def _take_sums(item: Item, core: AgentCore) -> None:
+    """Take what an agent's turn has cost, and how it has ended."""
+    session = core.current_session
+    item.cost = core.spent.cost
+    item.tokens = core.spent.tokens
+    item.status = str((session and session["outcome"]) or "ended")
+
+
+def _load_sdk(llm: LLM) -> None:
+    getattr(llm, "load_sdk", bool)()
 
 
 def _sums(session: KeyedSession) -> _Sums | None:

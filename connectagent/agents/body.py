@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 from connectagent import frame
+from connectagent.data import LLMResponse, Message
 from connectagent.errors import ConfigError
+from connectagent.loop.turn import turn_in
 from connectagent.tools.awaiting import CALLER, interrupt, operating
 from connectagent.tools.running import passed_on
 from connectagent.tools.tool import Tool
@@ -33,7 +35,7 @@ class Body(Tool):
         """
         here = frame.current()
         assert here is not None  # `run` is called inside the turn
-        turn = here.turn
+        turn = turn_in(here)
         pieces: list[str] = []
 
         def take(piece: Any) -> bool:
@@ -81,3 +83,20 @@ def parameters_of(run: Callable[..., Any]) -> list[str]:
 def repeats(function: Any) -> bool:
     """Whether the body of an agent is a loop of other agents."""
     return bool(getattr(function, "repeats", False))
+
+
+class NoModel:
+    """The `llm` of an agent that runs a function."""
+
+    model = "function"
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+        """Refuse.
+
+        Raises:
+            ConfigError: always; the agent was given no model.
+        """
+        raise ConfigError(f"agent {self._name!r} runs a function and has no model; give it one with model=...")

@@ -7,96 +7,66 @@ import contextlib
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Protocol, Self
 
 from connectagent import frame
-from connectagent.agents.handler_api import HandlerAPI
-from connectagent.agents.resources import close_process
+from connectagent.agents.resources import Resources, close_process
+from connectagent.agents.tree import TreeAgent, TreeNode
+from connectagent.data import AgentBase
 from connectagent.errors import PluginWarning, ResourceError
 
 _HOOK = "on_agent_closed"
-_open: weakref.WeakSet[Any] = weakref.WeakSet()  # agents with handlers of on_agent_closed
-dropped: list[Any] = []  # agents without references
+
+
+class ClosableAgent(TreeAgent, Protocol):
+    """An agent as it is closed.
+
+    Attributes:
+        closed: whether it is closed.
+        watched: whether it has something to tear down, so that somebody must close it.
+        resources: what it has made.
+    """
+
+    face: AgentBase
+    closed: bool
+    watched: bool
+    resources: Resources
+
+    @property
+    def tree(self) -> TreeNode[Self]: ...
+    def refuse_inside(self, what: str) -> None:
+        """Refuse what may only be called between turns."""
+
+    def leave_log(self) -> None:
+        """Leave the session's log."""
+
+
+_open: weakref.WeakSet[ClosableAgent] = weakref.WeakSet()  # agents with handlers of on_agent_closed
+dropped: list[ClosableAgent] = []  # agents without references
 _lock = threading.Lock()
 
 
-class Closable(HandlerAPI):
-    """An agent that can be closed."""
+def close(agent: ClosableAgent) -> None:
+    """Close an agent and the agents below it: `on_agent_closed` fires once for each.
 
-    _watched = False  # whether it has handlers of on_agent_closed
-
-    def close(self) -> None:
-        """Close the agent and the agents below it: `on_agent_closed` fires once for each.
-
-        A closed agent takes no further turn. `with Agent(...) as agent:` closes it at the end of the block. An agent
-        that nobody closes is closed at the end of the process, or, once it is garbage,
-        when another agent is made or takes a turn.
-
-        Raises:
-            RuntimeError: a turn is running.
-            Exception: the first error of a handler, after all handlers have run; the other errors are its notes.
-        """
-        if not self.closed:
-            self.refuse_inside("close()")
-            _close(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-    def keep_open(self) -> None:
-        """Keep the agent until it is closed: it has something to tear down then."""
-        if not self._watched:
-            watch(self, needed=True)
-
-    def closes_at_exit(self) -> None:
-        """Tear down what belongs to the process when it ends, after the agents were closed."""
-        with _lock:
-            if not _open:
-                atexit.unregister(_close_all)
-                atexit.register(_close_all)
-
-    def __del__(self) -> None:
-        if self._watched and not self.closed:  # not closed here: garbage is collected while code holds locks
-            dropped.append(self)
-
-
-def watch(agent: Any, needed: bool = False) -> None:
-    """Close an agent at the end of the process, if it is still open.
-
-    Args:
-        agent: the agent.
-        needed: whether there is something to close, besides handlers of `on_agent_closed`.
+    Raises:
+        RuntimeError: a turn is running.
+        Exception: the first error of a handler, after all handlers have run; the other errors are its notes.
     """
-    close_dropped()
-    if not needed and not agent.hooks.handlers(_HOOK):
+    if agent.closed:
         return
-    agent._watched = True
-    agent.closes_at_exit()
-    with _lock:
-        _open.add(agent)
-
-
-def close_dropped() -> None:
-    """Close the agents without references, unless a turn runs here; errors of their handlers become warnings."""
-    while dropped and frame.current() is None:
-        with contextlib.suppress(IndexError):  # another thread took it
-            _close_quietly(dropped.pop())
-
-
-def _close(agent: Any) -> None:
+    agent.refuse_inside("close()")
     errors: list[Exception] = []
-    for child in agent.children:
-        _collect(errors, child.close)
+    for child in agent.tree.children:
+        _collect(errors, partial(close, child))
     agent.closed = True
     _open.discard(agent)
     listed = agent.hooks.handlers(_HOOK)
     for one in listed:
         others = [other.by for other in listed if other is not one]
-        _collect(errors, partial(agent.hooks.observe, _HOOK, others, agent=agent))
+        _collect(errors, partial(agent.hooks.observe, _HOOK, others, agent=agent.face))
     errors += agent.resources.pool.close()
     agent.leave_log()
     if errors:
@@ -106,16 +76,57 @@ def _close(agent: Any) -> None:
         raise errors[0]
 
 
-def _collect(errors: list[Exception], job: Any) -> None:
+def _collect(errors: list[Exception], job: Callable[[], object]) -> None:
     try:
         job()
     except Exception as error:
         errors.append(error)
 
 
-def _close_quietly(agent: Any) -> None:
+# -- agents that nobody closes ---------------------------------------------------------------------
+
+
+def watch(agent: ClosableAgent) -> None:
+    """Close an agent at the end of the process, if it is still open and has handlers of `on_agent_closed`."""
+    close_dropped()
+    if agent.hooks.handlers(_HOOK):
+        keep_open(agent)
+
+
+def keep_open(agent: ClosableAgent) -> None:
+    """Keep an agent until it is closed: it has something to tear down then."""
+    if agent.watched:
+        return
+    agent.watched = True
+    close_at_exit()
+    with _lock:
+        _open.add(agent)
+
+
+def close_at_exit() -> None:
+    """Close what is open at the end of the process: first the agents, then what belongs to the process."""
+    with _lock:
+        if not _open:
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)
+
+
+def note_dropped(agent: ClosableAgent) -> None:
+    """Note that nobody holds an agent any more. It is closed later: garbage is collected while code holds locks."""
+    if agent.watched and not agent.closed:  # it is no longer among the open ones: weak references go first
+        dropped.append(agent)
+
+
+def close_dropped() -> None:
+    """Close the agents without references, unless a turn runs here; errors of their handlers become warnings."""
+    while dropped and frame.current() is None:
+        with contextlib.suppress(IndexError):  # another thread took it
+            _close_quietly(dropped.pop())
+
+
+def _close_quietly(agent: ClosableAgent) -> None:
     try:
-        agent.close()
+        close(agent)
     except Exception as error:
         notes = "; ".join(getattr(error, "__notes__", ()))
         warnings.warn(f"agent {agent.name!r}: {type(error).__name__}: {error} ({notes})", PluginWarning, stacklevel=2)

@@ -6,136 +6,58 @@ import dataclasses
 import inspect
 import pickle
 import sys
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, Protocol, Self
 
-from connectagent.agents.agent_tool import TRANSFER, AskAgent
-from connectagent.agents.awaitable import AsyncMethods
-from connectagent.agents.tree import Node, settle_all
+from connectagent.agents.agent_tool import TRANSFER, AskAgent, core_of
+from connectagent.agents.tree import TreeAgent, TreeNode
+from connectagent.data import AgentBase
 from connectagent.hooks.handler import Handler, name_of
 from connectagent.session.usage import Account
 from connectagent.settings import looking_once
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
-if TYPE_CHECKING:
-    from connectagent.agents.batch import Item
-    from connectagent.agents.keyed_session import KeyedSession
-    from connectagent.records.store import Store
-
 _SECRET = "api_key"
 _CHANGEABLE = ("system_prompt", "max_iterations", "parallel_tools")
 
 
-class Repeatable(AsyncMethods):
-    """An agent that can be made again."""
+class CopiedAgent(TreeAgent, Protocol):
+    """An agent as its definition is read from it."""
 
-    added: tuple[Any, ...] = ()  # plugins that `again()` added
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
-    _listed: list[Handler]  # what the arguments gave
-    _values: dict[str, Any]
+    face: AgentBase
+    made_with: MadeWith
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = super().__new__(cls)
-        self._arguments = (args, kwargs)  # those of a subclass's own __init__, too
-        return self
+    @property
+    def tree(self) -> TreeNode[Self]: ...
 
-    def again(self, plugins: Any = None, *, quiet: bool = False) -> Self:
-        """A fresh agent of the same definition, with the agents below it, without the session.
 
-        Tools and plugins that were added or removed since are, too. Functions, plugin objects and `llm=` are shared.
+class MadeWith:
+    """How an agent was made, to find what was changed since.
 
-        Args:
-            plugins: more of them, as for `Agent(plugins=...)`; they run after the others.
-            quiet: whether nothing of it is shown on the terminal, nor of the agents below.
+    Args:
+        args, kwargs: the arguments of its class; those of a subclass's own `__init__`, too.
 
-        Raises:
-            ConfigError, PluginError: a plugin cannot be used.
-        """
-        agent: Self = _Made(quiet).again(self).with_plugins(plugins).make()
-        return agent
+    Attributes:
+        added: plugins that `again()` added.
+        handlers: those that the arguments gave.
+        tools: the tools that the arguments gave, and that plugins brought when they were told of the agent.
+        values: the attributes that may be set, as the arguments gave them.
+    """
 
-    def for_session(self, key: str, store: Store | None = None) -> KeyedSession:
-        """The session of this agent's definition that has a key: a chat, a ticket, an item of a batch.
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.added: tuple[Any, ...] = ()
+        self.handlers: list[Handler] = []
+        self.tools: list[str] = []
+        self.values: dict[str, Any] = {}
 
-        A fresh agent takes its turns: `agent.for_session("ticket-7").turn("Hello", number=1)`.
-
-        Args:
-            key: names the session among those of agents with this name.
-            store: keeps the session too, for other machines, such as `SqliteStore("sessions.db")`. Without one, its
-                file is all there is.
-
-        Raises:
-            ConfigError: the agent is not recorded, the key is empty or not a str, or the store lacks a method.
-        """
-        from connectagent.agents.keyed_session import KeyedSession  # loads the reader of records
-
-        return KeyedSession(self, key, store)
-
-    def map(
-        self,
-        prompts: Iterable[Any] | Mapping[str, Any],
-        concurrency: int = 16,
-        *,
-        run: str | None = None,
-        ordered: bool = False,
-        max_failures: int | None = None,
-        budget_usd: float | None = None,
-        timeout_s: float | None = None,
-        max_iterations: int | None = None,
-        output: Any = None,
-        store: Store | None = None,
-    ) -> Iterator[Item]:
-        """Take a turn for each prompt, several at the same time; each has a fresh agent and a session of its own.
-
-        Args:
-            prompts: prompts as for `input()`, pairs of id and prompt, or a dict of prompts by id; an iterator is read
-                as far as it is needed. Without ids, the id is made from the prompt's text.
-            concurrency: how many run at the same time.
-            run: a name. The items' records are then its state: the same call again takes what is missing, goes on with
-                what was stopped, and reads the rest.
-            ordered: whether the items come in the order of the prompts, in place of that in which they end.
-            max_failures: how many prompts may fail before no more are begun.
-            budget_usd: how much may be spent before no more are begun.
-            timeout_s: how long prompts are begun.
-            max_iterations, output: as for `input()`.
-            store: keeps the run's sessions too, as for `for_session()`.
-
-        Yields:
-            an `Item` for each prompt: `id`, `status`, `result`, `error`, `record`, `cost` and more. An error of one
-            prompt does not stop the others. Leaving the loop stops all before their next step.
-
-        Raises:
-            BatchStopped: a limit was reached. It comes after the items that ran and, of a list, all done ones.
-            ConfigError: an argument cannot be used.
-        """
-        from connectagent.agents.batch import Batch, BatchLimits, in_order  # loads the reader of records
-
-        limits = BatchLimits(max_failures, budget_usd, timeout_s)
-        options = {"max_iterations": max_iterations, "output": output}
-        items = Batch(self, prompts, concurrency, run, limits, options, store=store).items()
-        return in_order(items) if ordered else items
-
-    def remember(self, handlers: list[Handler]) -> None:
-        """Remember what the arguments gave, to find later changes."""
-        self._listed, self._named = handlers, self.tools.names()
-        self._values = {name: getattr(self, name) for name in _CHANGEABLE}
-
-    def __reduce__(self) -> Any:
-        definition = definition_of(self)
-        definition.check_travels(self.name)
-        return definition.make, ()
-
-    def __copy__(self) -> NoReturn:
-        raise TypeError(
-            f"agent {self.name!r} cannot be copied: agent.again() makes a fresh one of the same definition, and "
-            "agent.resume(record, fork=True) goes on with a copy of its session"
-        )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        self.__copy__()
+    def note(self, core: CopiedAgent, handlers: list[Handler]) -> None:
+        """Note what the arguments gave."""
+        self.handlers = handlers
+        self.tools = core.tools.names()
+        self.values = {name: getattr(core, name) for name in _CHANGEABLE}
 
 
 @dataclass
@@ -172,14 +94,16 @@ class Definition:
     def make(self) -> Any:
         """An agent of this definition."""
         agent = self.kind.__new__(self.kind, *self.args, **self.kwargs)
-        agent.added = self.added
+        agent._made_with.added = self.added
         looking_once(lambda: agent.__init__(*self.args, **self.kwargs))
-        gone = [one for one in agent.hooks.loaded if _key(one) in self.unregistered] if self.unregistered else []
+        hooks = agent.hooks
+        gone = [one for one in hooks.loaded if _key(one) in self.unregistered] if self.unregistered else []
         if gone or self.handlers or self.handed:
-            agent._handed = self.handed
-            agent.hooks.without(gone)
-            agent.hooks.add(*[dataclasses.replace(one, account=Account()) for one in self.handlers])
-            settle_all(agent)
+            tree = core_of(agent).tree
+            tree.handed = self.handed
+            hooks.without(gone)
+            hooks.add(*[dataclasses.replace(one, account=Account()) for one in self.handlers])
+            tree.settle_all()
         for tool in self.tools:
             if tool.name not in agent.tools:  # a plugin's, which has brought it to this agent as well
                 agent.add_tool(tool)
@@ -219,32 +143,44 @@ class Definition:
                 )
 
 
-def definition_of(agent: Any) -> Definition:
+def definition_of(agent: CopiedAgent) -> Definition:
     """How an agent was made, with the changes since."""
-    args, kwargs = agent._arguments
-    definition = Definition(type(agent), args, kwargs, agent.added)
-    names, before = agent.tools.names(), agent._values
-    definition.tools = [agent.tools.get(name) for name in names if name not in (TRANSFER, *agent._named)]
-    definition.dropped = [name for name in agent._named if name not in names]
+    made = agent.made_with
+    definition = Definition(type(agent.face), made.args, made.kwargs, made.added)
+    names, before = agent.tools.names(), made.values
+    definition.tools = [agent.tools.get(name) for name in names if name not in (TRANSFER, *made.tools)]
+    definition.dropped = [name for name in made.tools if name not in names]
     definition.values = {name: getattr(agent, name) for name in before if getattr(agent, name) != before[name]}
-    definition.handed = tuple(agent._copies.values())
-    definition.handlers = _handlers_since(agent, loaded := agent.hooks.loaded)
-    if gone := [one for one in agent._listed if one not in loaded]:
+    definition.handed = tuple(agent.tree.inherited.values())
+    loaded = agent.hooks.loaded
+    definition.handlers = _handlers_since(agent, loaded)
+    if gone := [one for one in made.handlers if one not in loaded]:
         definition.unregistered = {_key(one) for one in gone} - {_key(one) for one in loaded}
     return definition
 
 
-def _handlers_since(agent: Any, loaded: list[Handler]) -> list[Handler]:
+def _handlers_since(agent: CopiedAgent, loaded: list[Handler]) -> list[Handler]:
     """The agent's own handlers that the arguments did not give."""
-    inherited = list(agent._copies.values())
-    return [one for one in loaded if one not in inherited and one not in agent._listed and not one.builtin]
+    known = [*agent.tree.inherited.values(), *agent.made_with.handlers]
+    return [one for one in loaded if one not in known and not one.builtin]
+
+
+def made_again(agent: CopiedAgent, plugins: Any = None, quiet: bool = False) -> Any:
+    """A fresh agent of the same definition, with the agents below it, without the session.
+
+    Args:
+        agent: the agent.
+        plugins: more of them; they run after the others.
+        quiet: whether nothing of it is shown on the terminal.
+    """
+    return _Fresh(quiet).again(agent).with_plugins(plugins).make()
 
 
 def _key(handler: Handler) -> tuple[str, str, str]:
     return handler.plugin, handler.hook, name_of(handler.function)
 
 
-class _Made:
+class _Fresh:
     """The fresh agents of one definition, each made once.
 
     Args:
@@ -252,13 +188,15 @@ class _Made:
     """
 
     def __init__(self, quiet: bool) -> None:
-        self._quiet, self._agents, self._begun = quiet, dict[int, Any](), set[int]()
+        self._quiet = quiet
+        self._agents: dict[int, Any] = {}
+        self._begun: set[int] = set()
 
-    def again(self, agent: Any) -> Definition:
+    def again(self, agent: CopiedAgent) -> Definition:
         """The definition of an agent, with fresh agents in place of those in it: what these inherit, they get anew."""
         self._begun.add(id(agent))
         definition = definition_of(agent)
-        if id(agent.parent) in self._begun:
+        if id(agent.tree.parent) in self._begun:
             definition.handed = ()
         parts = (definition.args, definition.kwargs, definition.added, definition.tools)
         args, kwargs, added, tools = map(self._fresh, parts)
@@ -268,9 +206,9 @@ class _Made:
 
     def _fresh(self, value: Any) -> Any:
         """A value with fresh agents in place of those in it."""
-        if isinstance(value, Node):
+        if isinstance(value, AgentBase):
             if id(value) not in self._agents:
-                self._agents[id(value)] = self.again(value).make()
+                self._agents[id(value)] = self.again(core_of(value)).make()
             return self._agents[id(value)]
         if isinstance(value, Tool) and isinstance(value.function, AskAgent):
             return dataclasses.replace(value, function=AskAgent(self._fresh(value.function.agent)))

@@ -10,6 +10,7 @@ from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Ending, Given
 from connectagent.loop.nested import ask_inside
 from connectagent.loop.turn import Turn
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.session.messages import text_of
 
 _SAID = "What was said in this conversation:"
@@ -77,11 +78,11 @@ def delegate(turn: Turn) -> Ending | None:
     return run_hops(turn, first)
 
 
-def _active(agent: Any) -> HandoffRequest | None:
+def _active(agent: TurnAgent[Turn]) -> HandoffRequest | None:
     """A request to the agent that has answered since an earlier handoff; None where there is none."""
     name: Any = agent.conversation.session.get("active_agent")
-    target = agent.root.find(name) if isinstance(name, str) else None
-    if target is None or target is agent or target.in_turn:
+    target = agent.tree.root.tree.find(name) if isinstance(name, str) else None
+    if target is None or target is agent or target.turning.locked():
         return None
     return HandoffRequest(target)
 
@@ -110,7 +111,7 @@ def run_hops(leader: Turn, request: HandoffRequest) -> Ending | None:
             if result:
                 conversation.append({"role": "assistant", "content": result, "author": target.name}, by=target.by)
             return Ending(result, line["outcome"], target.by)
-        request = HandoffRequest(agent.root.find(handoff["target"]), handoff["message"], handoff["by"])
+        request = HandoffRequest(agent.tree.root.tree.find(handoff["target"]), handoff["message"], handoff["by"])
         note = _note(target.name, result, request, agent.name)
         conversation.append({"role": "user", "content": note, "author": target.name}, by=target.by)
     return None
@@ -196,7 +197,7 @@ def _passed_on(request: HandoffRequest, target: str) -> str:
     return f"[{request.by} handed over to {target}{': ' if request.message else ''}{request.message}]"
 
 
-def last_text(agent: Any) -> str:
+def last_text(agent: TurnAgent[Turn]) -> str:
     """The text of the model's last message; "" where it has said nothing."""
     messages = agent.conversation.session["messages"]
     return next((text_of(one.get("content")) for one in reversed(messages) if one["role"] == "assistant"), "")
@@ -205,19 +206,21 @@ def last_text(agent: Any) -> str:
 def _run_body(turn: Turn) -> Ending | None:
     """Run the function that an agent has in place of a model."""
     agent, conversation = turn.agent, turn.conversation
-    given = {"agent": agent, "prompt": turn.prompt}
+    body = agent.body
+    assert body is not None
+    given = {"agent": agent.face, "prompt": turn.prompt}
     conversation.session["iteration"] += 1
     id = f"{turn.place}/run"
     turn.began(id)
     with turn.frame.inside(id):
-        value = turn.boundary.run_tool(agent.body, {name: given[name] for name in agent.body_parameters})
+        value = turn.boundary.run_tool(body, {name: given[name] for name in agent.body_parameters})
         if turn.ended is not None:
             return None
         if turn.resumed:
             finish(turn, id)
         if not isinstance(value, str | None):
             raise TypeError(
-                f"the function that agent {agent.name!r} runs ({agent.body.origin}) returned {type(value).__name__} "
+                f"the function that agent {agent.name!r} runs ({body.origin}) returned {type(value).__name__} "
                 f"{value!r:.80}; it returns the result as a str, or None"
             )
         messages = conversation.session["messages"]

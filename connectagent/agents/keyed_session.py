@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from connectagent.agents.agent_tool import core_of
+from connectagent.agents.closing import close
+from connectagent.agents.copies import made_again
+from connectagent.agents.core import AgentCore
 from connectagent.agents.decisions import Decision
-from connectagent.agents.links import start
 from connectagent.agents.resume import reopen
 from connectagent.agents.rewind import give_up, may_be_left
-from connectagent.data import TokenUsage, Wait
+from connectagent.agents.sessions import start
+from connectagent.data import AgentBase, TokenUsage, Wait
 from connectagent.errors import ConfigError, DivergenceError, SessionBusy, cut
 from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
@@ -22,6 +26,7 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import Held, hold
 from connectagent.records.history import TurnPart, parts_of, read_session
 from connectagent.records.incomplete import take_incomplete
+from connectagent.records.log import Log
 from connectagent.records.older_formats import go_on_anew, is_older, later_record
 from connectagent.records.paths import create_empty, keyed_record, size_of, tell
 from connectagent.records.read import read_record, refuse_odd
@@ -65,12 +70,14 @@ class KeyedSession:
         ConfigError: the agent is not recorded, the key is empty or not a str, or the store lacks a method.
     """
 
-    def __init__(self, agent: Any, key: str, store: Store | None = None) -> None:
+    def __init__(self, agent: AgentBase, key: str, store: Store | None = None) -> None:
         if not isinstance(key, str) or not key:
             raise ConfigError(f"a session's key is a str that is not empty, not {key!r:.80}")
-        if not agent.log.recording:
+        self._definition: AgentCore = core_of(agent)
+        if not self._definition.log.recording:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); a session with a key is its record")
-        self._definition, self._agent, self.key = agent, None, key
+        self._core: AgentCore | None = None  # of the agent that takes the turns
+        self.key: str = key
         self.record: Path = keyed_record(agent.name, key).absolute()  # the program may change its folder
         lacks = [name for name in ("size", "read", "append") if not callable(getattr(store, name, None))]
         if store is not None and lacks:
@@ -84,9 +91,13 @@ class KeyedSession:
     @property
     def agent(self) -> Any:
         """The agent that takes the turns; its `current_session` is the session, once a turn was taken here."""
-        if self._agent is None:
-            self._agent = self._definition.again()
-        return self._agent
+        return self._taker.face
+
+    @property
+    def _taker(self) -> AgentCore:
+        if self._core is None:
+            self._core = core_of(made_again(self._definition))
+        return self._core
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -111,7 +122,8 @@ class KeyedSession:
             OSError: its record cannot be written; the same call goes on with it once that is over.
             Exception: what `Agent.input()` raises.
         """
-        message, agent = user_message(prompt), self._agent or self._definition
+        message = user_message(prompt)
+        agent = self._core or self._definition
         form = agent.form if output is None else agent.form_for(output)
         limit = agent.max_iterations if max_iterations is None else max_iterations
         take = partial(self._turn, message["content"], number, limit, form)
@@ -125,17 +137,17 @@ class KeyedSession:
         from connectagent.agents.awaited import awaited  # loads asyncio
 
         take = partial(self.turn, prompt, number, max_iterations=max_iterations, output=output)
-        return await awaited(self.agent, take)
+        return await awaited(self._taker, take)
 
     def stream(self, prompt: Any, number: int | None = None, **options: Any) -> Events:
         """Take a turn as `turn()` does, as an iterator of what happens in it: see `Agent.stream()`."""
-        return streamed(self.agent, partial(self.turn, prompt, number, **options), self._outcome_of(number))
+        return streamed(self._taker, partial(self.turn, prompt, number, **options), self._outcome_of(number))
 
     def astream(self, prompt: Any, number: int | None = None, **options: Any) -> AsyncEvents:
         """Take a turn as `turn()` does, for `async for`: see `Agent.astream()`."""
         from connectagent.agents.awaited import AsyncEvents
 
-        return AsyncEvents(self.agent, partial(self.turn, prompt, number, **options), self._outcome_of(number))
+        return AsyncEvents(self._taker, partial(self.turn, prompt, number, **options), self._outcome_of(number))
 
     @with_short_tracebacks
     def resume(
@@ -148,7 +160,7 @@ class KeyedSession:
         output: Any = None,
     ) -> Any:
         """Decide what waits, and finish the turn; as `Agent.resume()`."""
-        agent = self.agent
+        agent = self._taker
         form = agent.form if output is None else agent.form_for(output)
         decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
         text = start(agent, "resume", partial(self._resume, decision))
@@ -158,17 +170,17 @@ class KeyedSession:
         """Decide what waits as `resume()` does, without blocking the event loop."""
         from connectagent.agents.awaited import awaited
 
-        return await awaited(self.agent, partial(self.resume, **decision))
+        return await awaited(self._taker, partial(self.resume, **decision))
 
     def resume_stream(self, **decision: Any) -> Events:
         """Decide what waits as `resume()` does, as an iterator of what happens: see `Agent.stream()`."""
-        return streamed(self.agent, partial(self.resume, **decision))
+        return streamed(self._taker, partial(self.resume, **decision))
 
     def aresume_stream(self, **decision: Any) -> AsyncEvents:
         """Decide what waits as `resume()` does, for `async for`: see `Agent.astream()`."""
         from connectagent.agents.awaited import AsyncEvents
 
-        return AsyncEvents(self.agent, partial(self.resume, **decision))
+        return AsyncEvents(self._taker, partial(self.resume, **decision))
 
     @property
     def turns(self) -> int:
@@ -208,14 +220,14 @@ class KeyedSession:
         """
         self._refresh()
         if not size_of(self.record):
-            return {**copy_of(self._definition._state or {})}
+            return {**copy_of(self._definition.sessions.first_state or {})}
         with refuse_odd(self.record):
             return read_session(self.record, goes_on=False).own.history.state
 
     @property
     def taken_by(self) -> Any:
         """The agent that has taken turns here; None where all were read."""
-        return self._agent
+        return None if self._core is None else self._core.face
 
     def sums(self) -> tuple[str, float | None, int | None]:
         """Status, cost (USD) and tokens of the session, from its record."""
@@ -256,8 +268,8 @@ class KeyedSession:
 
     def close(self) -> None:
         """Close the agent; the session stays, and others may go on with it."""
-        if self._agent is not None:
-            self._agent.close()
+        if self._core is not None:
+            close(self._core)
 
     def __enter__(self) -> KeyedSession:
         return self
@@ -290,14 +302,14 @@ class KeyedSession:
             known, self._ended = self._ended, None  # until it has ended
             result: str | None = None
             if given_up:
-                give_up(self.agent, self.record, held)
+                give_up(self._taker, self.record, held)
                 opened, known = None, ended
             if opened is not None:
                 self._check_prompt(opened, content)
             if known is None:
                 result = self._load(held, Decision({}, None, form), opened)
             if result is None:  # none was open, or it was cut off in its first lines
-                result = self.agent.answer(content, limit, form=form)
+                result = self._taker.answer(content, limit, form=form)
             self._ended = number
             self._note_end()
             return str(result)
@@ -307,12 +319,13 @@ class KeyedSession:
             self._ended = None
             if not held.file.has_turns:
                 raise ConfigError(f"nothing waits in {self!r}: it has no turn")
-            result = reopen(self.agent, self.record, None, False, decision, held)
+            result = reopen(self._taker, self.record, None, False, decision, held)
             self._note_end()
             return result
 
     def _note_end(self) -> None:
-        session = self.agent.current_session
+        session = self._taker.current_session
+        assert session is not None  # a turn of it has ended
         self._last = session["turn"], str(session["outcome"] or "ended")
 
     @contextmanager
@@ -330,11 +343,11 @@ class KeyedSession:
             self._lock.release()
 
     def _lock_record(self) -> Held:
-        if self._agent is not None:
-            held = self._lock_own(self._agent.log)
+        if self._core is not None:
+            held = self._lock_own(self._core.log)
             if held is not None:
                 return held
-            self._agent.log.leave()  # what this process knows of the open turn is not all
+            self._core.log.leave()  # what this process knows of the open turn is not all
         self._ended = None
         try:
             self._take_incomplete()
@@ -379,7 +392,7 @@ class KeyedSession:
         self.record = record
         self._store = None if self._stored is None else Kept(self._stored, record)
 
-    def _lock_own(self, log: RecordLog) -> Held | None:
+    def _lock_own(self, log: Log) -> Held | None:
         """Lock the record as this process has left it; None where it has not, or another process has gone on with it.
 
         Raises:
@@ -431,10 +444,11 @@ class KeyedSession:
     def _load(self, held: Held, nothing: Decision, opened: TurnPart | None) -> str | None:
         """Give the agent the session of the record, or a new one; the result of `opened`, if it went on."""
         if held.file.has_turns:
-            result = reopen(self.agent, self.record, None, False, nothing, held)
+            result = reopen(self._taker, self.record, None, False, nothing, held)
             return result if opened is not None else None
-        self.agent.reset_conversation()
-        self.agent.log.write_to(held.file, self.key)
+        self._taker.reset()
+        log = cast("RecordLog", self._taker.log)  # a session with a key is recorded
+        log.write_to(held.file, self.key)
         return None
 
     def _result(self, part: TurnPart, content: Any) -> str:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
+from connectagent.hooks.host import Host
 from connectagent.hooks.sources import as_listed, sources_of
 from connectagent.records.sent import as_recorded, canonical
 
 
-def changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, list[str]]:
+class PluggedAgent(Protocol):
+    """An agent, by its plugins."""
+
+    @property
+    def hooks(self) -> Host: ...
+
+
+def changed_plugins(agent: PluggedAgent, head: dict[str, Any]) -> dict[str, list[str]]:
     """The plugins that were `added`, `removed` or `changed` since: another version, source or options; {} for none.
 
     Args:
@@ -26,11 +34,11 @@ def changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, list[str]]:
     return {key: names for key, names in differences.items() if names}
 
 
-def _versions(agent: Any) -> dict[str, str | None]:
+def _versions(agent: PluggedAgent) -> dict[str, str | None]:
     return {handler.plugin: handler.version for handler in as_listed(agent.hooks.loaded)}
 
 
-def _other_sources(agent: Any, head: dict[str, Any]) -> set[str]:
+def _other_sources(agent: PluggedAgent, head: dict[str, Any]) -> set[str]:
     """The plugins with other options or another source than a record names; none for one that names no sources."""
     then = head.get("plugin_sources")
     if not isinstance(then, dict):
@@ -40,6 +48,6 @@ def _other_sources(agent: Any, head: dict[str, Any]) -> set[str]:
     return {name for name, (one, other) in sides.items() if as_recorded(one) != canonical(other)}
 
 
-def differences(agent: Any, head: dict[str, Any]) -> str:
+def differences(agent: PluggedAgent, head: dict[str, Any]) -> str:
     """The same in one line; "" for none."""
     return "; ".join(f"{kind} {', '.join(map(str, names))}" for kind, names in changed_plugins(agent, head).items())

@@ -6,16 +6,36 @@ import inspect
 import os
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, Self
 
 from connectagent import frame
+from connectagent.agents.tree import TreeAgent, TreeNode
+from connectagent.data import AgentBase
 from connectagent.errors import HandlerError, PluginError, ResourceError, did_you_mean
 from connectagent.hooks.handler import RESOURCE, Handler, who
 from connectagent.hooks.resource import SCOPES, Pool, described
+from connectagent.loop.turn import Turn, turn_in
 
 _process: dict[int, Pool] = {}  # by process: connections do not survive a fork
 _lock = threading.Lock()
 _setup = threading.local()
+
+
+class ResourceOwner(TreeAgent, Protocol):
+    """The agent whose plugins bring resources."""
+
+    face: AgentBase
+    turn: Turn | None
+
+    @property
+    def tree(self) -> TreeNode[Self]: ...
+    @property
+    def resources(self) -> Resources: ...
+    def keep_open(self) -> None:
+        """Keep the agent until it is closed."""
+
+    def closes_at_exit(self) -> None:
+        """Tear down what belongs to the process when it ends."""
 
 
 class Resources:
@@ -30,7 +50,7 @@ class Resources:
         HandlerError: a handler takes one that does not exist.
     """
 
-    def __init__(self, agent: Any, handlers: list[Handler]) -> None:
+    def __init__(self, agent: ResourceOwner, handlers: list[Handler]) -> None:
         self._agent = agent
         self.pool = Pool()  # of the scope `agent`
         table: dict[str, Handler] = {}
@@ -75,7 +95,7 @@ class Resources:
 
     def _pool(self, handler: Handler, taker: str) -> Pool:
         """Who keeps a resource."""
-        scope, top = handler.opts["scope"], self._agent.root
+        scope, top = handler.opts["scope"], self._agent.tree.root
         if scope == "process":
             top.closes_at_exit()
             with _lock:
@@ -87,7 +107,7 @@ class Resources:
             top.keep_open()
             return pool
         here = frame.current()
-        turn = here.turn if here is not None and not here.turn.over else self._agent.turn
+        turn = turn_in(here) if here is not None and not here.turn.over else self._agent.turn
         if turn is None:
             raise ResourceError(
                 f"{taker} takes {described(handler)}, which is kept for a turn, and there is none now; make it with "
@@ -101,7 +121,7 @@ class Resources:
     def _made(self, handler: Handler, taker: str) -> tuple[Any, Any]:
         """Run the function of a resource, up to its yield, outside of the turn."""
         given = self.give(handler.resources, described(handler))
-        given |= {"agent": self._agent.root} if "agent" in (*handler.positional, *handler.keywords) else {}
+        given |= {"agent": self._agent.tree.root.face} if "agent" in (*handler.positional, *handler.keywords) else {}
         token, outer = frame.CURRENT.set(None), getattr(_setup, "name", None)
         _setup.name = handler.opts["name"]
         try:
@@ -141,7 +161,7 @@ def _begun(made: Any) -> tuple[Any, Any]:
         raise ResourceError("it returned before its yield") from None
 
 
-def _missing(agent: Any, name: str, table: dict[str, Handler]) -> str:
+def _missing(agent: ResourceOwner, name: str, table: dict[str, Handler]) -> str:
     listed = ", ".join(table) or "none"
     return (
         f"Agent {agent.name!r} has no such resource: list it, or the plugin that has it, in plugins=."

@@ -10,12 +10,14 @@ import contextlib
 import errno
 import os
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from connectagent.agents.core import AgentCore
 from connectagent.agents.decisions import Decision, decided, is_given_again, still_paused
 from connectagent.agents.plugin_changes import changed_plugins
-from connectagent.agents.tree import walk
+from connectagent.agents.sessions import ShownWait, start
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError, Paused
 from connectagent.loop.ending import RESUMED, Given, resumptions
@@ -24,32 +26,15 @@ from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.incomplete import lost_behind
-from connectagent.records.log import ResumedFrom
+from connectagent.records.log import Log, ResumedFrom
 from connectagent.records.older_formats import abandon_open, go_on_anew, is_older
 from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
-from connectagent.records.write import MemoryLog
 from connectagent.session.history import as_session
 from connectagent.session.journal import BEGAN, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in, spent_inside
-
-
-class ShownWait(NamedTuple):
-    """A wait that `resume(record)` has shown without taking the session: a decision that follows is about it.
-
-    Args:
-        record: the record.
-        renamed: whether it may be of an agent of another name.
-        own, turn: the agent's own session then. If a turn of it was taken since, a decision is about that session.
-    """
-
-    record: Path
-    renamed: bool
-    own: Path | None
-    turn: int
-
 
 CALLS = ("llm_call", "tool_execution")  # entries that are amended
 
@@ -85,8 +70,27 @@ def is_record(record: str | os.PathLike[str]) -> Path:
     return file
 
 
+def resumed_result(
+    agent: AgentCore,
+    record: str | Path | None,
+    decision: Decision,
+    *,
+    place: str | int | None = None,
+    fork: bool = False,
+    output: Any = None,
+    renamed: bool = False,
+    abandon: bool = False,
+) -> Any:
+    """Go on with the session of a record: see `Agent.resume`."""
+    agent.refuse_inside("resume()")
+    form = agent.form if output is None else agent.form_for(output)
+    given = decision._replace(form=form)
+    text = start(agent, "resume", partial(resume, agent, record, place, fork, given, renamed, abandon))
+    return text if form is None or text is None else form.result(agent, text)
+
+
 def resume(
-    agent: Any,
+    agent: AgentCore,
     record: Any,
     place: Any,
     fork: bool,
@@ -106,7 +110,7 @@ def resume(
     if record is None:
         return _resume_here(agent, decision)
     path, at = is_record(record), parse_place(place)
-    agent._shown = None
+    agent.sessions.shown = None
     if is_older(path):
         held: Held | None = go_on_anew(path, agent.name, None, at, abandon)
         assert held is not None
@@ -120,14 +124,14 @@ def resume(
         return reopen(agent, path, at, fork, decision, held, renamed)
     except Paused:
         if not fork and agent.record != path:  # it still waits, and the agent has not taken its session
-            agent._shown = ShownWait(path.absolute(), renamed, *_session_now(agent))
+            agent.sessions.shown = ShownWait(path.absolute(), renamed, *_session_now(agent))
         raise
     finally:
         if held is not None:
             held.close()
 
 
-def _to_abandon(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) -> Any:
+def _to_abandon(agent: AgentCore, record: Any, place: Any, fork: bool, decision: Decision) -> Any:
     """The record whose open turn is abandoned.
 
     Raises:
@@ -140,7 +144,7 @@ def _to_abandon(agent: Any, record: Any, place: Any, fork: bool, decision: Decis
     return agent.record if record is None else record
 
 
-def _locked(log: MemoryLog, path: Path) -> Held:
+def _locked(log: Log, path: Path) -> Held:
     """Lock a record. Lines of the agent's own that could not be written are written first.
 
     Raises:
@@ -161,7 +165,7 @@ def _locked(log: MemoryLog, path: Path) -> Held:
 
 
 def reopen(
-    agent: Any,
+    agent: AgentCore,
     path: Path,
     at: tuple[int, int] | None,
     fork: bool,
@@ -205,27 +209,30 @@ def reopen(
     return _take_root_turn(agent, given, _goes_on(agent, journal, place, fork), place)
 
 
-def _take_root_turn(agent: Any, given: Given, journal: Journal, place: str) -> str:
+def _take_root_turn(agent: AgentCore, given: Given, journal: Journal, place: str) -> str:
     """Take a turn again. If it fails, agents below have their stopped turns that it did not ask for again."""
     try:
         return take_root_turn(agent, given, journal, place)
     except Exception as error:
-        if not isinstance(error, Paused) and agent.record is not None and agent.children:
+        if not isinstance(error, Paused) and agent.record is not None and agent.tree.children:
             _take_unasked(agent)
         raise
 
 
-def _take_unasked(agent: Any) -> None:
+def _take_unasked(agent: AgentCore) -> None:
     """Give agents below the turns that they lack, as the record has them."""
     with contextlib.suppress(OSError, ConfigError):  # it could not be written to its end
-        session = read_session(agent.record, goes_on=False)
-        for child in walk(agent):
-            recorded = session.inside.get(child.branch) if child is not agent else None
-            if recorded is not None and recorded.history.turn > (child.current_session or {}).get("turn", 0):
+        path = agent.record
+        if path is None:
+            return
+        session = read_session(path, goes_on=False)
+        for child in agent.tree.walk():
+            recorded = session.inside.get(child.tree.branch) if child is not agent else None
+            if recorded is not None and recorded.history.turn > turns_of(child):
                 _take_below(agent, child, session)
 
 
-def _check_name(agent: Any, session: RecordedSession, path: Path, renamed: bool) -> None:
+def _check_name(agent: AgentCore, session: RecordedSession, path: Path, renamed: bool) -> None:
     """Refuse the record of another agent."""
     if not renamed and (name := session.head.get("agent")) != agent.name:
         same = "if it is the same agent, call resume(..., renamed=True)"
@@ -233,7 +240,7 @@ def _check_name(agent: Any, session: RecordedSession, path: Path, renamed: bool)
 
 
 def _looked_up(
-    agent: Any, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision
+    agent: AgentCore, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision
 ) -> tuple[Journal, TraceEntry | None]:
     """The journal of the open turn, and the line of a new decision.
 
@@ -250,13 +257,13 @@ def _looked_up(
     return journal, line
 
 
-def _given_again(agent: Any, begun: TraceEntry, form: Any) -> Given:
+def _given_again(agent: AgentCore, begun: TraceEntry, form: Any) -> Given:
     """What a recorded turn was given."""
     message = user_message(begun.get("content", begun.get("prompt", "")))
     return Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations, form)
 
 
-def _resumed(agent: Any, journal: Journal, entry: TraceEntry) -> Journal:
+def _resumed(agent: AgentCore, journal: Journal, entry: TraceEntry) -> Journal:
     """Trace that a turn is resumed; the journal with that, and with what those changed who were told of it."""
     known = len(agent.log.lines())
     agent.conversation.trace(entry)
@@ -267,7 +274,7 @@ def _reason(fork: bool) -> str:
     return "forked" if fork else "resumed"
 
 
-def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
+def _goes_on(agent: AgentCore, journal: Journal, turn: str, fork: bool) -> Journal:
     """Begin the handlers of `on_session` for an open turn, which runs them; what they change is the turn's."""
     if "on_session" not in agent.hooks.active:
         return journal
@@ -277,12 +284,12 @@ def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
     return journal.with_lines(line)
 
 
-def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
+def _unmasked(agent: AgentCore, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
     """The lines of the open turn as this process knows them; none where another one wrote the record."""
     return list(agent.log.lines()) if at is None and agent.log.path == path else []
 
 
-def resumed_entry(agent: Any, session: RecordedSession, path: Path) -> TraceEntry:
+def resumed_entry(agent: AgentCore, session: RecordedSession, path: Path) -> TraceEntry:
     """The entry that says with which record an agent goes on, and what is different now."""
     now = agent.conversation.session
     entry: TraceEntry = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": now["turn"]}
@@ -304,10 +311,12 @@ def _lines_of(part: Any) -> list[TraceEntry]:
     return [] if part is None else part.lines
 
 
-def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None, fork: bool, form: Any) -> str | None:
+def _begun_anew(
+    agent: AgentCore, session: RecordedSession, at: tuple[int, int] | None, fork: bool, form: Any
+) -> str | None:
     """The last turn's result. One that was rewound, or cut off before its message was added, is taken again."""
     if agent.conversation.session["turn"]:  # else the session begins in its first turn
-        agent.hooks.observe("on_session", agent=agent, reason=_reason(fork))
+        agent.hooks.observe("on_session", agent=agent.face, reason=_reason(fork))
     if at is not None:
         return str(agent.answer(_prompt_of(session, at[0]), form=form))
     if session.open is not None and "input" in session.last:
@@ -316,7 +325,7 @@ def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None
 
 
 def take_record(
-    agent: Any,
+    agent: AgentCore,
     session: RecordedSession,
     journal: Journal,
     path: Path,
@@ -333,25 +342,26 @@ def take_record(
     origin = ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held)
     origin.unsummed = session.unsummed
     if at is not None:  # an agent below may have begun in a turn that no longer counts
-        for child in agent.children:
-            child.reset_conversation()
+        for child in agent.tree.children:
+            child.reset()
     agent.log.go_on(origin)
-    agent.take_session(restored)
-    agent.open_log()
+    agent.sessions.take(restored)
+    agent.sessions.open_log()
     agent.spent = spent
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
-    agent.outside, agent.spent_outside = session.inside, inside
-    for child in walk(agent):
+    agent.sessions.outside = session.inside
+    agent.sessions.spent_outside = inside
+    for child in agent.tree.walk():
         if child is not agent:
             _take_below(agent, child, session)
 
 
-def _take_below(agent: Any, child: Any, session: RecordedSession) -> None:
-    if (own := session.inside.pop(child.branch, None)) is not None:
-        child.take_session(as_session(own.history, own.trace))
+def _take_below(agent: AgentCore, child: AgentCore, session: RecordedSession) -> None:
+    if (own := session.inside.pop(child.tree.branch, None)) is not None:
+        child.sessions.take(as_session(own.history, own.trace))
         child.conversation.home = agent.log
-    child.spent = agent.spent_outside.pop(child.branch, child.spent)
+    child.spent = agent.sessions.spent_outside.pop(child.tree.branch, child.spent)
 
 
 def _prompt_of(session: RecordedSession, turn: int) -> Any:
@@ -362,14 +372,20 @@ def _prompt_of(session: RecordedSession, turn: int) -> Any:
     return ""
 
 
-def _session_now(agent: Any) -> tuple[Path | None, int]:
+def turns_of(agent: AgentCore) -> int:
+    """How many turns the session of an agent has begun."""
+    session = agent.current_session
+    return 0 if session is None else session["turn"]
+
+
+def _session_now(agent: AgentCore) -> tuple[Path | None, int]:
     """Where an agent's own session is recorded, and how many turns it has begun."""
-    return agent.record, (agent.current_session or {}).get("turn", 0)
+    return agent.record, turns_of(agent)
 
 
-def _resume_here(agent: Any, decision: Decision) -> str | None:
+def _resume_here(agent: AgentCore, decision: Decision) -> str | None:
     """Resume the agent's own session, in the process in which it was paused; or the one whose wait was shown last."""
-    shown: ShownWait | None = agent._shown
+    shown: ShownWait | None = agent.sessions.shown
     if shown is not None and _session_now(agent) == (shown.own, shown.turn):
         return resume(agent, shown.record, None, False, decision, shown.renamed)
     if agent.record is not None:
@@ -384,7 +400,7 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
     return _go_on_here(agent, journal, decision.form)
 
 
-def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
+def _go_on_here(agent: AgentCore, journal: Journal, form: Any) -> str:
     """Run a stopped turn again in the same process, from the conversation before it."""
     begun = next(
         line for line in journal.lines if line.get("type") == "user_input" and line.get("at", "/").count("/") == 0
@@ -392,10 +408,10 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
     place = begun["at"]
     trace = agent.conversation.session["trace"]
     trace[:] = _with_lines(trace, journal)
-    agent.rewind([place])
-    for child in walk(agent):
+    agent.sessions.rewind([place])
+    for child in agent.tree.walk():
         if child is not agent:
-            child.rewind(journal.unfinished(child.branch))
+            child.sessions.rewind(journal.unfinished(child.tree.branch))
     journal = _resumed(agent, journal, {"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     journal = _goes_on(agent, journal, place, False)
     return take_root_turn(agent, _given_again(agent, begun, form), journal, place)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from connectagent.agents.resume import resumed_entry, take_record
+from connectagent.agents.agent_tool import core_of
+from connectagent.agents.core import AgentCore
+from connectagent.agents.decisions import Decision
+from connectagent.agents.resume import resumed_entry, resumed_result, take_record, turns_of
+from connectagent.data import AgentBase
 from connectagent.errors import ConfigError
 from connectagent.records.file import Held, hold
 from connectagent.records.history import RecordedSession, TurnPart, read_session
 from connectagent.records.read import refuse_odd
 from connectagent.session.journal import Journal
+from connectagent.settings.tracebacks import with_short_tracebacks
 
 
-def take_back(agent: Any) -> int:
+def take_back(agent: AgentBase) -> int:
     """Go back to before the last turn of an agent's session, and stay there; the turn's number.
 
     The record has the turn still, and the line that takes it back.
@@ -21,20 +26,21 @@ def take_back(agent: Any) -> int:
     Raises:
         ConfigError: there is no turn, or nothing is recorded.
     """
-    agent.refuse_inside("taking a turn back")
-    turn = (agent.current_session or {}).get("turn") or 0
+    core: AgentCore = core_of(agent)
+    core.refuse_inside("taking a turn back")
+    turn = turns_of(core)
     if not turn:
         raise ConfigError("there is no turn to take back")
-    path = recorded_at(agent)
+    path = _record_of(core)
     held = hold(path)
     try:
-        _take(agent, read_session(path, (turn, 0)), path, held, (turn, 0), undone=turn)
+        _take(core, read_session(path, (turn, 0)), path, held, (turn, 0), undone=turn)
     finally:
         held.close()
-    return int(turn)
+    return turn
 
 
-def give_up(agent: Any, path: Path, held: Held) -> None:
+def give_up(agent: AgentCore, path: Path, held: Held) -> None:
     """Give an agent the session of a locked record, without going on with its last turn, which was stopped.
 
     Raises:
@@ -56,33 +62,38 @@ def may_be_left(part: TurnPart) -> bool:
 
 
 def _take(
-    agent: Any, session: RecordedSession, path: Path, held: Held, at: tuple[int, int] | None = None, **more: Any
+    agent: AgentCore, session: RecordedSession, path: Path, held: Held, at: tuple[int, int] | None = None, **more: Any
 ) -> None:
     """Give an agent the session of a record, and take no turn of it; `more`: of the entry that says so."""
     take_record(agent, session, Journal(), path, at, False, held)
     agent.conversation.trace({**resumed_entry(agent, session, path), **more})
-    agent.hooks.observe("on_session", agent=agent, reason="resumed")
+    agent.hooks.observe("on_session", agent=agent.face, reason="resumed")
 
 
-def take_again(agent: Any) -> Any:
+@with_short_tracebacks
+def take_again(agent: AgentBase) -> Any:
     """Take the last turn of an agent's session again, as `agent.resume(place=...)` does; its result.
 
     Raises:
         ConfigError: there is no turn, or nothing is recorded.
     """
-    turn = (agent.current_session or {}).get("turn") or 0
+    core: AgentCore = core_of(agent)
+    turn = turns_of(core)
     if not turn:
         raise ConfigError("there is no turn to take again")
-    return agent.resume(recorded_at(agent), place=turn)
+    return resumed_result(core, _record_of(core), Decision({}, None), place=turn)
 
 
-def recorded_at(agent: Any) -> Path:
+def recorded_at(agent: AgentBase) -> Path:
     """The record of an agent's session.
 
     Raises:
         ConfigError: nothing is recorded.
     """
-    path = agent.record
-    if path is None:
-        raise ConfigError(f"going back needs a record, and agent {agent.name!r} has none (log=False)")
-    return Path(path)
+    return _record_of(core_of(agent))
+
+
+def _record_of(core: AgentCore) -> Path:
+    if core.record is None:
+        raise ConfigError(f"going back needs a record, and agent {core.name!r} has none (log=False)")
+    return core.record

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from connectagent.agents.agent import Agent
+from connectagent.agents.agent_tool import core_of
 from connectagent.agents.handoff import HandoffRequest, run_hops, users_message
 from connectagent.errors import ConfigError
 from connectagent.loop.parallel import at_once
@@ -76,21 +77,24 @@ def _agents(name: str, agents: Iterable[Agent]) -> list[Agent]:
 
 def _in_order(agent: Agent, rounds: int = 1) -> str | None:
     result: str | None = None
-    for step in agent.sub_agents * rounds:
-        answer = run_hops(agent.turn, HandoffRequest(step))
+    core = core_of(agent)
+    for step in core.tree.sub_agents * rounds:
+        answer = run_hops(core.turn, HandoffRequest(step))
         if answer is None:  # the turn was ended
             return None
         result = answer.result
         # The step handed over, so its own turn has no result: what the other agent answered is the step's.
         if step.output_key is not None and answer.by is not step.by:
-            agent.turn.conversation.set_key(step.output_key, result, step.by)
+            core.turn.conversation.set_key(step.output_key, result, step.by)
     return result
 
 
 def _at_once(agent: Agent) -> str:
-    prompt: Any = users_message(agent.turn)["content"]
-    results = at_once(agent.turn, [(one, partial(one.input, prompt)) for one in agent.sub_agents])
-    return "\n\n".join(f"{one.name}: {result}" for one, result in zip(agent.sub_agents, results, strict=True))
+    core = core_of(agent)
+    prompt: Any = users_message(core.turn)["content"]
+    steps = agent.sub_agents
+    results = at_once(core.turn, [(core_of(one), partial(one.input, prompt)) for one in steps])
+    return "\n\n".join(f"{one.name}: {result}" for one, result in zip(steps, results, strict=True))
 
 
 class _Rounds:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 from weakref import WeakKeyDictionary
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.data import LLMRequest, ToolCall, TraceEntry
 from connectagent.hooks.markers import around_llm, around_tool, around_turn, on_text, on_trace
 from connectagent.output import masking
@@ -69,8 +70,9 @@ class Console:
         if self._hides(agent):
             yield
             return
-        outer = next((_shown[one] for one in agent.turn.callers() if one in _shown), None)
-        turn = self._turns[agent] = _shown[agent.turn] = _begin(outer)
+        own = core_of(agent).turn
+        outer = next((_shown[one] for one in own.callers() if one in _shown), None)
+        turn = self._turns[agent] = _shown[own] = _begin(outer)
         masking.refresh()
         if outer is None:
             live.begin()
@@ -100,11 +102,12 @@ class Console:
 
     def _hides(self, agent: Agent) -> bool:
         """Whether an agent's turn is not shown, as one around it is not."""
-        if not self._follows or agent.turn is None:
+        own = core_of(agent).turn
+        if not self._follows or own is None:
             return False
-        if agent.turn not in self._hidden:
-            self._hidden[agent.turn] = not all(_has_console(turn.agent) for turn in agent.turn.callers())
-        return self._hidden[agent.turn]
+        if own not in self._hidden:
+            self._hidden[own] = not all(_has_console(turn.agent) for turn in own.callers())
+        return self._hidden[own]
 
     def _running(self, agent: Agent, what: Callable[[], Span]) -> Generator[None, Any, None]:
         if self._hides(agent):
@@ -113,7 +116,7 @@ class Console:
         turn = self._turns.setdefault(agent, _ShownTurn())
 
         def row(mark: str, seconds: float) -> Row:
-            of = agent.turn
+            of = core_of(agent).turn
             spent = spent_texts(of.spent) if of is not None and turn.root is None else []
             waits = ["Ctrl-C again leaves it"] if of is not None and of.stopped else []
             dot = f" {self._terminal.glyphs.dot} "
@@ -172,7 +175,7 @@ class Console:
         elif outcome in ("max_iterations", "truncated", "refused"):
             style = "yellow"
         parts = [many(session.get("iteration") or 0, "iteration"), _tools(turn)]
-        ms, spent = agent.turn.sums()
+        ms, spent = core_of(agent).turn.sums()
         right = [duration(ms), *spent_texts(spent)]
         left = ((outcome, style), (dot + dot.join(filter(None, parts)), "dim"))
         self._show(agent, [Row(2, left, "  ".join(filter(None, right)), stack=True)])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.hooks.markers import around_turn, on_trace
 from connectagent.output.masking import current, refresh
@@ -49,7 +50,7 @@ class TextLog:
         started = time.perf_counter()
         session: Any = agent.current_session
         head = f"turn {session['turn']}"
-        if not agent.turn.log.recording:  # a record does so when it begins
+        if not core_of(agent).turn.log.recording:  # a record does so when it begins
             refresh()
         self._turning = True
         self._log(agent, f"{head} > {shortened(prompt, PROMPT)}")
@@ -78,7 +79,7 @@ class TextLog:
             self._session, self._failed = agent.current_session, False
             if not self._given:
                 self.path = None
-        if self._failed or (not self._given and is_given_up(agent)):
+        if self._failed or (not self._given and is_given_up(core_of(agent))):
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
@@ -88,7 +89,7 @@ class TextLog:
                 self._write(agent, lines.encode("utf-8", "replace"))
             except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
                 self._failed = True
-                warn(agent, "text log", error)
+                warn(core_of(agent), "text log", error)
             if self._failed or not self._turning:
                 self._close()
 

@@ -39,9 +39,9 @@ def _current() -> _Running | None:
     here = frame.current()
     while here is not None and here.call is None:
         here = here.turn.asked
-    if here is None or not here.turn.agent.shows_calls:
+    if here is None or here.call is None or not here.turn.agent.shows_calls:
         return None
-    return _Running(here.turn.agent, here.call)
+    return _Running(here.turn.agent.face, here.call)
 
 
 class Xray:

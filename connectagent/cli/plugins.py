@@ -22,6 +22,7 @@ from connectagent.errors import PluginError
 from connectagent.hooks.entry_points import Installed, normalized, unknown
 from connectagent.hooks.own import hooks_of
 from connectagent.output.rows import many
+from connectagent.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
     from connectagent.hooks.entry_points import Installed
@@ -82,6 +83,13 @@ def inspect(name: str) -> None:
     click.echo(f"options: {', '.join(f'{name} ({how})' for name, how in known.items()) or 'none'}")
 
 
+class _Nobody:
+    """In place of an agent, where handlers are only put in order."""
+
+    current_session: Any = None
+    tools = ToolRegistry()
+
+
 def _placed(status: Status) -> list[tuple[Any, str]]:
     """Each handler with its place in an agent that has the built-in plugins and this one."""
     from connectagent.builtin import built_in
@@ -89,7 +97,7 @@ def _placed(status: Status) -> list[tuple[Any, str]]:
     from connectagent.hooks.host import Host
     from connectagent.loop.boundary import Boundary
 
-    host = Host(Boundary(None, lambda entry: None))
+    host = Host(Boundary(_Nobody(), lambda entry: None))
     own = built_in(trust=None, log=None, quiet=False)
     host.load([*(one for name, thing in own.items() for one in handlers_of(thing, name)), *status.handlers])
     orders = {handler.hook: host.handlers(handler.hook) for handler in status.handlers}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.cli import script
 from connectagent.cli.failure import answer, usage_error
 from connectagent.cli.plugin_options import AgentCommand
@@ -106,7 +107,8 @@ def _outcome(agent: Agent | None, result: object) -> dict[str, Any]:
         return {"result": result}
     session: Mapping[str, Any] = agent.current_session or {}
     kept = {key: session.get(key) for key in ("outcome", "turn", "iteration")}
-    path, spent = agent.log.path, agent.spent
+    path = core_of(agent).log.path
+    spent = agent.spent
     record = None if path is None else str(path)
     sums = {"tokens": spent.tokens, "cost": spent.cost, "known_cost": spent.known_cost}
     return {"result": result, "agent": agent.name, **kept, **sums, "record": record}
@@ -114,7 +116,7 @@ def _outcome(agent: Agent | None, result: object) -> dict[str, Any]:
 
 def _was_streamed(agent: Agent | None, result: object) -> bool:
     """Whether the terminal shows the whole result already, as it arrived."""
-    if agent is None or not agent.streaming or enabled("quiet"):
+    if agent is None or not core_of(agent).streaming or enabled("quiet"):
         return False
     shows = any(handler.plugin == "console" for handler in agent.hooks.loaded)
     whole = result == agent.session["messages"][-1].get("content")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.errors import short_path
 from connectagent.hooks.markers import on_agent_ready, on_trace
 from connectagent.output import masking
@@ -118,7 +119,9 @@ class RunSummary:
         return rows
 
     def _closer(self) -> list[Row]:
-        record = next((agent.log.path for agent in self.agents if agent.parent is None and agent.log.path), None)
+        record = next(
+            (path for agent in self.agents if agent.parent is None and (path := core_of(agent).log.path)), None
+        )
         if record is None:
             return []
         return [Row(0, ((f"look closer: connectagent view {shlex.quote(record.stem)}", "dim"),), wrap=True)]

@@ -88,7 +88,7 @@ class Handler:
         call = functools.partial(self.function, **{name: arguments[name] for name in self.positional + self.keywords})
 
         def given() -> dict[str, Any]:
-            made: dict[str, Any] = arguments["agent"].resources.give(self.resources, who(self))
+            made: dict[str, Any] = arguments["agent"]._resources.give(self.resources, who(self))
             return made
 
         def begun_later() -> Any:  # a generator: they are made when its first half runs

@@ -65,7 +65,7 @@ class OwnHook:
         """
         kind = CONTRACTS[self.name].kind
         self._check(operation, kind, given)
-        found = given["agent"].fire_hook(self.name, operation, given)
+        found = given["agent"]._fire_hook(self.name, operation, given)
         if found is not None:
             return found[0]
         # A shadowed handler fired it: no other handler runs.
@@ -86,7 +86,7 @@ class OwnHook:
         if (operation is not None) != (kind == "around"):
             wants = "takes the operation first, a function" if kind == "around" else "takes no operation"
             raise TypeError(f"{self.name}.fire() {wants}: the hook's kind is {kind!r}")
-        if not hasattr(given["agent"], "fire_hook"):
+        if not hasattr(given["agent"], "_fire_hook"):
             raise TypeError(f"{self.name}.fire() takes an Agent as 'agent', not {type(given['agent']).__name__}")
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from connectagent import frame
 from connectagent.data import LLM, ConfigurableLLM, File, Image, LLMRequest, LLMResponse, Message
 from connectagent.errors import TurnEndedError
 from connectagent.frame import Frame
+from connectagent.loop.beside import body_in
 from connectagent.loop.execute import refuse_left
 from connectagent.loop.model_call import Call
 from connectagent.loop.output import Form, form_of
 from connectagent.loop.remote import Remote
+from connectagent.loop.turn import Turn, turn_in
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.models.content import parts_of
 from connectagent.session.messages import as_response, refuse_unusable
 from connectagent.session.snapshot import clone
@@ -115,7 +118,7 @@ def _completing(llm: LLM, form: Form | None) -> Callable[[list[Message]], LLMRes
 
 
 def ask(
-    agent: Any,
+    agent: TurnAgent[Turn],
     prompt: str | list[Any],
     output: type[Any] | None = None,
     system_prompt: str | None = None,
@@ -156,9 +159,11 @@ def _in_turn(
         RuntimeError: the turn no longer waits for the code.
         TurnEndedError: a handler ended the turn before the model was asked.
     """
-    if asked.body is not None and (asked.body.left or asked.body.over):
+    body = body_in(asked)
+    if body is not None and (body.left or body.over):
         raise RuntimeError(f"a model was asked by a tool that the turn no longer waits for: {asked.id}")
-    turn: Any = asked.turn if asked.body is None else Remote(asked.body, copy_context())
+    # A `Remote` does on the turn's own thread what touches the conversation, and passes on the rest.
+    turn = turn_in(asked) if body is None else cast(Turn, Remote(body, copy_context()))
     lock, caller = turn.alone(asked), CALLER.get()
 
     def send(*given: Any) -> LLMResponse:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 from connectagent import frame
 from connectagent.data import TraceEntry
 from connectagent.errors import INTERRUPTS, Abandoned
 from connectagent.frame import Frame
+from connectagent.loop.open_turn import OpenTurn
 from connectagent.session.journal import waits_for_person
 from connectagent.session.lost_updates import Copy, StateWrites
 from connectagent.session.observers import OUTSIDE, by_agent
@@ -68,7 +69,7 @@ class Job:
 class Beside:
     """The bodies that run in parallel beside a turn, and the thread that runs their jobs."""
 
-    def __init__(self, turn: Any) -> None:
+    def __init__(self, turn: OpenTurn) -> None:
         self.turn = turn
         self.bodies: list[Body] = []
         self._thread = threading.get_ident()
@@ -377,6 +378,11 @@ class Body:
             raise self.beside.interrupt()
 
 
+def body_in(here: Frame) -> Body | None:
+    """The parallel body that runs in a frame. Frames are below bodies, and know a part of them."""
+    return cast("Body | None", here.body)
+
+
 def in_frame(here: Frame, work: Callable[[], Any]) -> Any:
     """Run something in a frame."""
     with here:
@@ -402,7 +408,7 @@ def run_apart(body: Body, by: By, tool: Any, arguments: dict[str, Any]) -> None:
         raise error
 
 
-def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: Context) -> Any:
+def run_alone(turn: OpenTurn, by: By, tool: Any, arguments: dict[str, Any], context: Context) -> Any:
     """Run the function of a tool with a timeout, with nothing in parallel; its result.
 
     Raises:
@@ -426,7 +432,7 @@ def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: 
     return body.outcome()
 
 
-def end_with(turn: Any, bodies: Sequence[Body]) -> None:
+def end_with(turn: OpenTurn, bodies: Sequence[Body]) -> None:
     """End the turn as the first body that ended it did; all of them are over."""
     for body in bodies:
         body.close_copy()

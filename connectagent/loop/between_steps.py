@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice, takewhile
 from threading import get_ident
-from typing import Any
+from typing import Any, cast
 
 from connectagent.data import BEHIND_ANSWER, Message, TraceEntry
 from connectagent.frame import handler_in_id
 from connectagent.session.changes import take_messages
+from connectagent.session.conversation import Conversation
 from connectagent.session.journal import BEGAN, Journal, is_inside, only_says_stopped, place_of, turns_in
 from connectagent.session.messages import place_of_result
 from connectagent.session.observers import is_by_observer
@@ -38,8 +39,11 @@ class BetweenSteps:
         placed: the attempts at tools whose results were put into the conversation as the turn stopped, and now again.
     """
 
-    def __init__(self, past: Journal, turn: str, branch: str | None, conversation: Any) -> None:
-        self._past, self._branch, self._conversation, self._thread = past, branch, conversation, get_ident()
+    def __init__(self, past: Journal, turn: str, branch: str | None, conversation: Conversation | None) -> None:
+        self._past = past
+        self._branch = branch
+        self._conversation = cast(Conversation, conversation)  # `NO_CHANGES`, which has none, never asks for it
+        self._thread = get_ident()
         self._turn = turn
         self.placed: set[str] = set()
         # Each with the number of the line behind which it belongs, and whether it stays.

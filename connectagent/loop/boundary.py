@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
-from typing import Any
+from typing import Any, Protocol, cast
 
 from connectagent import frame
 from connectagent.data import Continue, LLMResponse, ToolCall, TraceEntry
@@ -24,6 +24,7 @@ from connectagent.loop.call_arguments import (
     take_pending,
 )
 from connectagent.loop.described import Originals, keep_original
+from connectagent.loop.open_turn import OpenTurn
 from connectagent.session.changes import take_changes
 from connectagent.session.edits import EDITABLE, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
@@ -32,6 +33,7 @@ from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER
+from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
 SLOW_S = 0.005  # a handler call that takes longer is listed by itself
@@ -41,6 +43,17 @@ Step = Callable[..., Any]
 _NOWHERE = contextlib.nullcontext()  # outside of turns there is no frame
 _MAY_PAUSE = ("before_llm", "before_tools", "before_each_tool")
 _MAY_REJECT = ("before_tools", "before_each_tool")
+
+
+class ChangeableAgent(Protocol):
+    """The agent whose session handlers and tools may change."""
+
+    @property
+    def current_session(self) -> Any: ...
+    @current_session.setter
+    def current_session(self, session: dict[str, Any] | None) -> None: ...
+    @property
+    def tools(self) -> ToolRegistry: ...
 
 
 class Boundary:
@@ -62,7 +75,7 @@ class Boundary:
     replaced = False
 
     def __init__(
-        self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False, dry_runs: Any = None
+        self, agent: ChangeableAgent, announce: Callable[..., None], *, warn_only: bool = False, dry_runs: Any = None
     ) -> None:
         self.agent, self.dry_runs = agent, dry_runs
         self.pending: list[TraceEntry] = []
@@ -234,7 +247,7 @@ class Boundary:
         if snapshot is not None:
             self.ready(snapshot)
         if tool.timeout_s is not None and (here := frame.current()) is not None:
-            return run_alone(here.turn, by, tool, arguments, copy_context())
+            return run_alone(cast(OpenTurn, here.turn), by, tool, arguments, copy_context())
         depth = len(self.running)
         interrupted = True
         try:  # also for these lines, as Ctrl-C may come between them
@@ -252,7 +265,7 @@ class Boundary:
             self.alive = threads()  # before the changes are taken, as above
             if snapshot is not None:
                 if self.replaced:
-                    self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
+                    self.agent.current_session = snapshot.session  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
                     with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
                         refuse_pending(snapshot, by)
@@ -262,7 +275,7 @@ class Boundary:
         """The innermost running handler or tool."""
         here = frame.current()
         if here is not None and here.body is not None:
-            return here.body.by  # type: ignore[no-any-return]
+            return here.body.by
         return self.running[-1] if self.running else None
 
     def ready(self, snapshot: Snapshot) -> None:

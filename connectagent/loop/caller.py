@@ -13,9 +13,10 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from connectagent import frame
+from connectagent.data import LLM
 from connectagent.errors import Abandoned, Cancelled
 from connectagent.loop import threads
 from connectagent.loop.beside import GRACE_S, Job
@@ -29,6 +30,20 @@ class _Interrupt:
 
     def run(self) -> None:
         raise Cancelled
+
+
+class AsksModel(Protocol):
+    """Who asks a model."""
+
+    @property
+    def llm(self) -> LLM: ...
+
+
+class OwnThread(Protocol):
+    """A turn, by its thread."""
+
+    thread: threading.Thread
+    ident: int
 
 
 class Caller:
@@ -97,7 +112,7 @@ class Caller:
         """Whether this is the thread of the program's event loop, where code can only block."""
         return threading.get_ident() == self.thread
 
-    def before_model(self, agent: Any) -> None:
+    def before_model(self, agent: AsksModel) -> None:
         """A model call of a turn begins, before its handlers run."""
         if self.outer is not None:
             self.outer.before_model(agent)
@@ -182,7 +197,7 @@ class Worker(Caller):
         self._gate = gate
         self._slow: set[str] = set()
 
-    def before_model(self, agent: Any) -> None:
+    def before_model(self, agent: AsksModel) -> None:
         """A model call of a turn begins, before its handlers run."""
         self._gate.before_model(agent)
 
@@ -227,7 +242,7 @@ class Apart:
         turn: the turn whose code it is, in place of its thread; None for code of the package.
     """
 
-    def __init__(self, caller: Caller, turn: Any = None) -> None:
+    def __init__(self, caller: Caller, turn: OwnThread | None = None) -> None:
         self._caller = caller
         self._turn = turn if turn is not None and turn.ident == threading.get_ident() else None
         self._jobs: Jobs = SimpleQueue()

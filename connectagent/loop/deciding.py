@@ -11,6 +11,7 @@ from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.call_arguments import check_arguments
 from connectagent.loop.hook_run import HookRun, are_calls, calls_of
 from connectagent.loop.stored import input_digest
+from connectagent.loop.turn import Turn
 from connectagent.session.snapshot import clone
 from connectagent.session.state import alike
 from connectagent.tools.results import result_content
@@ -27,7 +28,7 @@ class StoodIn(ToolRejected):
         self.answer = answer
 
 
-def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
+def refused(turn: Turn, rejected: ToolRejected) -> dict[str, Any]:
     """The keys of the entry of a refused call."""
     if isinstance(rejected, StoodIn):
         return {"status": "stand_in", "result": rejected.answer.value, "by": rejected.answer.by}
@@ -69,7 +70,7 @@ class Asked:
         asked.editors += self.editors
         return asked
 
-    def agrees(self, turn: Any, call: ToolCall) -> bool:
+    def agrees(self, turn: Turn, call: ToolCall) -> bool:
         """Whether the handlers let the call pass as it is now."""
         if self.hook not in turn.host.active:
             return True
@@ -77,7 +78,7 @@ class Asked:
 
     def ask(
         self,
-        turn: Any,
+        turn: Turn,
         calls: Sequence[ToolCall],
         place: str,
         over: Sequence[list[Any]] = (),
@@ -143,7 +144,7 @@ class Decisions:
         self._round = of_round or Asked("before_tools", place)
         self._each = Asked("before_each_tool", place)
 
-    def take(self, turn: Any) -> HandlerValue | None:
+    def take(self, turn: Turn) -> HandlerValue | None:
         """Let handlers edit, stand in for or reject the call.
 
         Raises:
@@ -152,7 +153,7 @@ class Decisions:
         """
         return self._asked(turn, self._place)
 
-    def decide_again(self, turn: Any, number: int, entry: TraceEntry, first: TraceEntry) -> None:
+    def decide_again(self, turn: Turn, number: int, entry: TraceEntry, first: TraceEntry) -> None:
         """Let handlers decide again, if the call has changed since they decided.
 
         Args:
@@ -174,7 +175,7 @@ class Decisions:
         if changed or entry is not first:  # the first entry shows the call as it was decided
             self.show(entry, first)
 
-    def _asked(self, turn: Any, place: str) -> HandlerValue | None:
+    def _asked(self, turn: Turn, place: str) -> HandlerValue | None:
         """Ask the handlers of both hooks until they agree; what one of them supplies as the result."""
         call = self._call
         for _ in range(MAX_DECISIONS):
@@ -201,7 +202,7 @@ class Decisions:
                 entry[key] = clone(now)
 
 
-def _asking(turn: Any) -> list[list[Any]]:
+def _asking(turn: Turn) -> list[list[Any]]:
     """The handlers of `before_tools` whose own code asks for the call: they do not decide about it."""
     running = [by for by in turn.boundary.running if by is not None and by.get("hook") == "before_tools"]
     return [[by["plugin"], by["handler"]] for by in running]

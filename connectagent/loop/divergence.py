@@ -7,11 +7,12 @@ from typing import Any
 
 from connectagent.errors import Diverged
 from connectagent.frame import handler_in_id
+from connectagent.loop.open_turn import OpenTurn
 from connectagent.session.journal import ABANDONED, Journal, is_inside
 from connectagent.session.usage import count, spent_in, time_in
 
 
-def expect(turn: Any, frame: str, id: str) -> None:
+def expect(turn: OpenTurn, frame: str, id: str) -> None:
     """Check an operation that a handler or tool of a resumed turn asks for, before it begins.
 
     Raises:
@@ -22,7 +23,7 @@ def expect(turn: Any, frame: str, id: str) -> None:
         raise _divergence(f"asks for {id}, which the record does not have", missed)
 
 
-def finish(turn: Any, id: str, handlers: Iterable[list[Any]] | None = None) -> None:
+def finish(turn: OpenTurn, id: str, handlers: Iterable[list[Any]] | None = None) -> None:
     """Check a handler or tool of a resumed turn at its end, and abandon the turns that it has left open.
 
     Args:
@@ -47,7 +48,7 @@ def finish(turn: Any, id: str, handlers: Iterable[list[Any]] | None = None) -> N
             _abandon(turn, turn.past, left)
 
 
-def _abandon(turn: Any, past: Journal, id: str) -> None:
+def _abandon(turn: OpenTurn, past: Journal, id: str) -> None:
     """Write that an open inner turn will not be asked for again. Its cost counts."""
     begun = past.lines[past.began[id]]
     spent = spent_in(line for line in past.lines if is_inside(str(line.get("id") or ""), id))

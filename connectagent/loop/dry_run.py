@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from connectagent.data import LLMRequest, LLMResponse, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import AgentBase, LLMRequest, LLMResponse, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import INTERRUPTS, HookResultError
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
@@ -23,6 +23,7 @@ from connectagent.tools.tool import Tool
 _PASSED = (LLMRequest, LLMResponse, ToolCall)
 _SKIPPED = NOT_RUN.format(reason="the handler is shadowed")
 _GONE = object()
+_FOR_PACKAGE = ("_fire_hook", "_resources")  # what the hooks' room asks of an agent
 
 
 def copied(value: Any, made: dict[int, Any]) -> Any:
@@ -58,9 +59,14 @@ def copied(value: Any, made: dict[int, Any]) -> Any:
 
 
 class DryRuns:
-    """The dry runs of an agent's handlers. They keep changes of `state`, so that each plugin finds its own again."""
+    """The dry runs of an agent's handlers. They keep changes of `state`, so that each plugin finds its own again.
 
-    def __init__(self) -> None:
+    Args:
+        face: the agent.
+    """
+
+    def __init__(self, face: AgentBase) -> None:
+        self.face = face
         self._session: Any = None
         self._kept: dict[str, dict[Any, tuple[int, Any]]] = {}
 
@@ -68,7 +74,7 @@ class DryRuns:
         """One run of a handler, beside the boundary of its agent."""
         return DryRun(real, handler, self)
 
-    def recall(self, session: Any, plugin: str, copy: dict[str, Any]) -> None:
+    def recall(self, session: dict[str, Any], plugin: str, copy: dict[str, Any]) -> None:
         """Put what a plugin left into a copy of the session; `temp:` keys live for one turn."""
         if session is not self._session:
             self._session, self._kept = session, {}
@@ -98,7 +104,7 @@ class DryRunAgent:
     current_session: Any
     tools: ToolRegistry
 
-    def __init__(self, agent: Any, calls: list[dict[str, Any]]) -> None:
+    def __init__(self, agent: AgentBase, calls: list[dict[str, Any]]) -> None:
         vars(self).update(_agent=agent, _calls=calls, current_session=None)
 
     @property  # type: ignore[misc]
@@ -116,7 +122,7 @@ class DryRunAgent:
     def __getattr__(self, name: str) -> Any:
         """An attribute of the real agent."""
         agent, calls = vars(self)["_agent"], vars(self)["_calls"]
-        if name.startswith("_") or name == "conversation":
+        if name.startswith("_") and name not in _FOR_PACKAGE:
             raise AttributeError(f"a shadowed handler is not given agent.{name}; read agent.current_session")
         if name in ("session", "state"):  # of the copy
             return self.session["state"] if name == "state" else type(agent).session.fget(self)
@@ -145,7 +151,7 @@ class DryRunAgent:
 
         def note(*args: Any, **kwargs: Any) -> Any:
             given = inspect.signature(method).bind(*args, **kwargs).arguments
-            ends, in_turn = name == "end_turn", agent.turning.locked()
+            ends, in_turn = name == "end_turn", agent.in_turn
             if ends and not (in_turn and isinstance(given.get("result"), str | None)):
                 return method(*args, **kwargs)  # raises
             if name in ("input", "reset_conversation") and in_turn:
@@ -209,7 +215,7 @@ class DryRun(Boundary):
         self.changes: list[TraceEntry] = []
         self.given: dict[str, Any] = {}
         self.generator: Any = None
-        super().__init__(DryRunAgent(real.agent, self.calls), lambda *entries: self.changes.extend(entries))
+        super().__init__(DryRunAgent(runs.face, self.calls), lambda *entries: self.changes.extend(entries))
 
     @property
     def replaced(self) -> bool:  # type: ignore[override]  # the copy of the agent does not tell

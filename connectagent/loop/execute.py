@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextvars import copy_context
-from typing import Any
 
 from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Abandoned, Pause, Waiting
 from connectagent.frame import Frame
+from connectagent.loop.beside import Body, body_in
 from connectagent.loop.call_arguments import check_arguments
 from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.remote import Remote
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.session.messages import NOT_RUN
 
 _PAUSED = NOT_RUN.format(reason="it was paused")
@@ -29,7 +30,8 @@ def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
         check_arguments(turn.agent.tools, call)
         run = ToolRun(turn, call, f"{id.removeprefix(turn.id + '/')}/")
         try:
-            return run.whole() if asked.body is None else _from_body(asked, run)
+            body = body_in(asked)
+            return run.whole() if body is None else _from_body(body, run)
         except Waiting:
             run.skip(_PAUSED)
             raise
@@ -73,9 +75,10 @@ def refuse_over(here: Frame | None, what: str = "execute_tool()") -> None:
         raise RuntimeError(f"{what} was called by a tool that the turn no longer waits for: {here.id}")
 
 
-def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
+def _from_body(body: Body, run: ToolRun) -> TraceEntry:
     """Run a tool for parallel code: in its thread too, except for the handlers."""
-    turn, remote = run.turn, Remote(asked.body, copy_context())
+    turn = run.turn
+    remote = Remote(body, copy_context())
     outer, remote.pending = remote.pending, {"id": run.call.id, "name": run.call.name, "arguments": run.call.arguments}
     try:
         remote.call(run.guard)
@@ -95,11 +98,11 @@ def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
         remote.pending = outer
 
 
-def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
+def execute_outside(agent: TurnAgent[Turn], call: ToolCall, number: int) -> TraceEntry:
     """Run a tool between turns; it is recorded, but never looked up."""
     refuse_over(frame.current())
     with agent.executing:
-        log = agent.open_log()
+        log = agent.sessions.open_log()
         agent.conversation.take_over()
         turn = Turn(agent, Given({"role": "user", "content": ""}, "", 1), f"B{agent.conversation.session['turn']}", log)
         check_arguments(agent.tools, call)

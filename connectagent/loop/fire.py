@@ -6,13 +6,17 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
+from connectagent.frame import Frame
 from connectagent.hooks.executor import FiredHook
+from connectagent.loop.beside import body_in
 from connectagent.loop.execute import asking_in
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.remote import Remote
+from connectagent.loop.turn import Turn
+from connectagent.loop.turn_agent import TurnAgent
 
 
-def fire_hook(agent: Any, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> Any:
+def fire_hook(agent: TurnAgent[Turn], hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> Any:
     """Call an agent's handlers of a hook that a plugin defined; the result by the hook's kind.
 
     Raises:
@@ -25,12 +29,13 @@ def fire_hook(agent: Any, hook: str, operation: Callable[[], Any] | None, given:
         return _result(HookRun(hook, "", call).call(agent.hooks, agent))
     turn = agent.turn
     asked = asking_in(turn)
-    if asked.body is not None:
-        return Remote(asked.body, copy_context()).call(_in_turn, turn, asked, hook, call)
+    body = body_in(asked)
+    if body is not None:
+        return Remote(body, copy_context()).call(_in_turn, turn, asked, hook, call)
     return _in_turn(turn, asked, hook, call)
 
 
-def _in_turn(turn: Any, asked: Any, hook: str, call: FiredHook) -> Any:
+def _in_turn(turn: Turn, asked: Frame, hook: str, call: FiredHook) -> Any:
     with turn.alone(asked):
         id = turn.key(asked, "hook", hook, [value for name, value in call.items() if name != "agent"])
         run = HookRun(hook, id.removeprefix(f"{turn.id}/"), call)

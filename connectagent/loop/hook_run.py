@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from connectagent.data import Continue, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.hooks.executor import FiredHook, HandlerValue
+from connectagent.hooks.host import Host
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.call_arguments import show_pending
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
+from connectagent.loop.open_turn import OpenTurn
 from connectagent.loop.stored import (
     as_stored,
     change_request,
@@ -27,9 +29,24 @@ from connectagent.session.edits import as_data, peek_one
 from connectagent.session.journal import CLOSED, HANDLERS, WAIT, Journal
 from connectagent.session.snapshot import By, copy_of
 from connectagent.session.state import alike
+from connectagent.tools.registry import ToolRegistry
 
 DECIDING = ("before_tools", "before_each_tool")
 """The hooks whose handlers decide about calls: whoever let a call pass decides again if it changes."""
+
+
+class HasTools(Protocol):
+    """An agent, by its tools."""
+
+    @property
+    def tools(self) -> ToolRegistry: ...
+
+
+class Signing(Protocol):
+    """The agent whose name stands for a value that its handlers agree on."""
+
+    @property
+    def by(self) -> By: ...
 
 
 class HookRun:
@@ -54,7 +71,7 @@ class HookRun:
     value: Any = None
     by: By | None = None
     again: list[list[Any]] | None = None
-    turn: Any = None  # the turn whose operation it is
+    turn: OpenTurn  # the turn whose operation it is
 
     def __init__(
         self,
@@ -76,7 +93,7 @@ class HookRun:
         self.decided = self.found
         self._left: list[tuple[By, Any, bool]] = []  # by handler: the call afterwards, and whether it changed it
 
-    def run(self, turn: Any) -> HookRun:
+    def run(self, turn: OpenTurn) -> HookRun:
         """Run the handlers as one operation of a turn, or look up its result.
 
         Raises:
@@ -145,7 +162,7 @@ class HookRun:
             by, left = {"plugin": plugin, "handler": handler}, self.decided if at >= last else None
             self._left.append((by, left, [plugin, handler] in edits))
 
-    def call(self, host: Any, agent: Any) -> HookRun:
+    def call(self, host: Host, agent: Signing) -> HookRun:
         """Call the handlers of the agent's host, and take what they decide."""
         value = host.call(self.hook, self.given, self.over)
         if self.kind == "collect" or self.kind == "around":
@@ -156,14 +173,14 @@ class HookRun:
             self.again = self._outdated(host)
         return self
 
-    def editors(self, host: Any) -> list[list[Any]]:
+    def editors(self, host: Host) -> list[list[Any]]:
         """The handlers that changed the call. They do not run again, since they would change it twice.
 
         A handler that runs last is not among them: it decided about the call as it left it.
         """
         return [[*_key(by), True] for by, _, edited in self._left if edited and not host.is_last(self.hook, by)]
 
-    def _outdated(self, host: Any) -> list[list[Any]] | None:
+    def _outdated(self, host: Host) -> list[list[Any]] | None:
         """The value of `again`."""
         last, agent = self.decided, self.given["agent"]  # most handlers leave the calls as the last one does
         outdated = [by for by, left, _ in self._left if left is not last and not are_calls(agent, self.calls, left)]
@@ -179,8 +196,10 @@ class HookRun:
     def as_data(self, has_changes: bool = True) -> dict[str, Any]:
         """The result of the handlers so far, in the form of a line; `has_changes`: whether they may have changed it."""
         line: dict[str, Any] = {}
-        if self.hook == "before_llm" and has_changes and (changed := changed_request(**self.given)):
-            line["request"] = changed
+        if self.hook == "before_llm" and has_changes:
+            changed = changed_request(self.turn.agent, self.given["request"])
+            if changed:
+                line["request"] = changed
         if self.chained:
             value = self.given[self.chained]
             if value is not self.original:
@@ -373,7 +392,7 @@ def _key(by: By) -> list[Any]:
     return [by.get("plugin"), by.get("handler")]
 
 
-def calls_of(agent: Any, calls: Sequence[ToolCall]) -> tuple[Any, ...]:
+def calls_of(agent: HasTools, calls: Sequence[ToolCall]) -> tuple[Any, ...]:
     """What is decided about calls of tools of an agent: of each its tool, and what it is called with.
 
     A call with an `error` is let pass since it is not run, and so is one of a tool that is not there.
@@ -382,7 +401,7 @@ def calls_of(agent: Any, calls: Sequence[ToolCall]) -> tuple[Any, ...]:
     return tuple([(_tool_of(tools, call), call.name, call.error, copy_of(call.arguments)) for call in calls])
 
 
-def are_calls(agent: Any, calls: Sequence[ToolCall], others: tuple[Any, ...] | None) -> bool:
+def are_calls(agent: HasTools, calls: Sequence[ToolCall], others: tuple[Any, ...] | None) -> bool:
     """Whether calls are still what `calls_of` returned; None stands for other ones."""
     if others is None or len(calls) != len(others):
         return False
@@ -397,7 +416,7 @@ def are_calls(agent: Any, calls: Sequence[ToolCall], others: tuple[Any, ...] | N
     return True
 
 
-def are_tools(agent: Any, calls: Sequence[ToolCall], others: tuple[Any, ...]) -> bool:
+def are_tools(agent: HasTools, calls: Sequence[ToolCall], others: tuple[Any, ...]) -> bool:
     """Whether the tools of calls are still the ones that `calls_of` returned: a handler may have exchanged them."""
     tools: Mapping[str, Any] = agent.tools.by_name
     return all([_tool_of(tools, call) is other[0] for call, other in zip(calls, others, strict=False)])

@@ -174,7 +174,7 @@ class Call(Choice):
     def _ask_around(self) -> LLMResponse:
         """Send the request inside the handlers around it."""
         turn, over = self.turn, self.running("around_llm")
-        given: dict[str, Any] = {"agent": turn.agent, "request": self.request}
+        given: dict[str, Any] = {"agent": turn.agent.face, "request": self.request}
         around: LLMResponse = turn.host.around("around_llm", self._ask, as_response, over, **given)
         if turn.resumed:
             finish(turn, self.id)

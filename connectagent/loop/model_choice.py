@@ -12,6 +12,7 @@ from connectagent.loop.described import handling
 from connectagent.loop.refused import ask_without_refused
 from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
+from connectagent.session.conversation import Conversation
 from connectagent.session.edits import shown_options
 from connectagent.session.messages import as_response, describe_answer
 from connectagent.session.raised import model_error
@@ -46,7 +47,7 @@ class Choice:
     place: str
     id: str
     number: int
-    conversation: Any
+    conversation: Conversation | None
     asked: Frame | None
     llm: Any
     name: str | None
@@ -99,8 +100,9 @@ class Choice:
     def edited_tools(self) -> tuple[list[str], list[dict[str, Any]]]:
         """The names of the tools that handlers left, and a copy of their schemas: that of the call before, if equal."""
         before = [] if self.conversation is None else self.conversation.sent.get("tools")
-        tools = before if alike(before, self.request.tools) else clone(self.request.tools)
-        return names_of(tools), tools
+        if before is None or not alike(before, self.request.tools):
+            before = clone(self.request.tools)
+        return names_of(before), before
 
     # -- another attempt, or another answer ----------------------------------------------------
 
@@ -155,25 +157,26 @@ class Choice:
 
     def _recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Replace the error by a handler's answer."""
-        turn, own = self.turn, self.conversation is not None
+        turn, own = self.turn, self.conversation
         value = {**describe_answer(response), "status": "recovered", "tool_calls_count": len(response.tool_calls or ())}
         change: TraceEntry = {"type": "change", "by": by, "of": "llm_call", "value": value}
         change["iteration"] = self.entry.get("iteration")
         turn.conversation.amend_entry(self.entry, **value, by=by)
-        if own:
-            self.conversation.changed = turn.between.has_failed(f"{self.id}/recovered")
+        if own is not None:
+            own.changed = turn.between.has_failed(f"{self.id}/recovered")
         if turn.closing(id := f"{self.id}/recovered") is None:
             turn.conversation.trace({**change, "id": id})
-        elif own:
+        elif own is not None:
             turn.between.behind(id)
         return response
 
     def stand_in(self, answer: HandlerValue) -> LLMResponse:
         """Take the answer of a `before_llm` handler in place of the model's."""
         turn, response, self.id = self.turn, answer.value, f"{self.place}/model1"
-        self.conversation.changed = turn.between.has_failed(self.id)
+        conversation = turn.conversation
+        conversation.changed = turn.between.has_failed(self.id)
         if turn.closing(self.id) is None:
-            self.noted = {"by": answer.by, **self.conversation.changed_by(answer.by)}
+            self.noted = {"by": answer.by, **conversation.changed_by(answer.by)}
             self.close(response, "stand_in", describe_answer(response))
         else:
             turn.between.behind(self.id)

@@ -9,10 +9,12 @@ from typing import Any
 from connectagent.data import TraceEntry
 from connectagent.errors import Abandoned, Paused, Waiting
 from connectagent.frame import Frame
+from connectagent.loop.beside import Body, body_in
 from connectagent.loop.described import describe_error
 from connectagent.loop.ending import Given
 from connectagent.loop.run import refuse_waiting, run_turn
-from connectagent.loop.turn import Turn
+from connectagent.loop.turn import Turn, turn_in
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.session.raised import model_error
 from connectagent.session.snapshot import copy_of
 from connectagent.session.state import lasting, state_change
@@ -21,7 +23,7 @@ _STOPPED = ("interrupted", "paused", "error")
 MAX_DEPTH = 10  # how many turns may be nested
 
 
-def _beside(body: Any, turn: Turn) -> str:
+def _beside(body: Body | None, turn: Turn) -> str:
     """Take a turn inside a parallel body, or outside of one if `body` is None."""
     if body is None:
         return run_turn(turn)
@@ -32,7 +34,9 @@ def _beside(body: Any, turn: Turn) -> str:
         body.come_back()
 
 
-def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, handoff: Any = None) -> TraceEntry:
+def ask_inside(
+    agent: TurnAgent[Turn], given: Given, asked: Frame, key: str | None = None, handoff: Any = None
+) -> TraceEntry:
     """Take a turn as an operation of another turn; its closing entry.
 
     Raises:
@@ -42,15 +46,15 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
     """
     if agent.waits_in is not None:
         refuse_waiting(agent)
-    caller = asked.turn
+    caller = turn_in(asked)
     with caller.alone(asked):
         id = caller.key(asked, "turn", agent.name, given.message["content"], key)
     line: TraceEntry | None = caller.past.closing(id, caller.id)
     if line is None:
         line = _inner_turn(agent, given, asked, id, handoff)
     else:
-        agent.take_recorded(caller, str(line.get("branch")), False)
-        agent.hear(caller.past.lines[caller.past.began[id]].get("heard"))
+        agent.sessions.take_recorded(caller, str(line.get("branch")), False)
+        agent.sessions.note_heard(caller.past.lines[caller.past.began[id]].get("heard"))
         caller.take_closing(line, line, known=True)
         if line.get("error_type"):
             error = model_error(line, line)
@@ -59,12 +63,12 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
     return line
 
 
-def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -> TraceEntry:
-    caller: Turn = asked.turn
+def _inner_turn(agent: TurnAgent[Turn], given: Given, asked: Frame, id: str, handoff: Any) -> TraceEntry:
+    caller = turn_in(asked)
     _meet(agent, caller)
     turn = Turn(agent, given, id, caller.log, asked, caller.past)
     turn.handoff = handoff
-    with agent.turning, agent._guarded_by(caller.agent):
+    with agent.turning, agent.tree.guarded_by(caller.agent):
         state = _begin(caller, turn)
         ending: TraceEntry = {"outcome": "interrupted", "open": True}
         base: dict[str, Any] | None = None
@@ -74,7 +78,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
             if state is not None:
                 agent.conversation.set_state(state, caller.agent.by)
                 base = copy_of(agent.conversation.session["state"])
-            result = _beside(asked.body, turn)
+            result = _beside(body_in(asked), turn)
             ending = {"outcome": agent.conversation.session["outcome"], "result": result, **_wanted(turn)}
         except Abandoned:
             turn.abandoned = True
@@ -95,15 +99,18 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     """Begin an inner turn; a copy of the caller's state, which is the tree's, or None outside of the caller's tree."""
     agent, handoff = turn.agent, turn.handoff
     branch = _branch_outside(agent, caller)
-    related, labels = branch is None, agent.enter_session(turn, branch)
+    related, labels = branch is None, agent.sessions.enter(turn, branch)
     state = copy_of(caller.state) if related else None
-    body = None if turn.asked is None else turn.asked.body
+    body = None if turn.asked is None else body_in(turn.asked)
     if state is not None:
-        turn.copy = (caller.conversation if body is None else body).writes.copied(state)
+        writes = caller.conversation.writes if body is None else body.writes
+        turn.copy = writes.copied(state)
     caller.opens(turn.id)
     caller.between.everything()
     if not turn.has_begun(turn.id):
-        more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
+        more = agent.sessions.beginning_for(turn.log, not related)
+        if handoff is not None:
+            more["heard"] = handoff.heard()
         caller.began(turn.id, agent=agent.name, branch=labels.get("branch"), **more)
     caller.inner.append(turn)
     if caller.stopped or (body is not None and body.cut):  # checked now: they are set before `inner` is read
@@ -119,14 +126,14 @@ def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | No
     agent.turn = None
     turn.over = True
     if not turn.abandoned:
-        _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
+        _close(caller, turn, ending, {} if base is None else state_change(base, agent.sessions.state_at_end()))
     if turn.copy is not None:
         turn.copy.close()
     caller.inner.remove(turn)  # only now: where Ctrl-C came before, the caller tells which of its hooks are over
     agent.boundary.forget_errors()
     if turn.resumed:
         agent.hooks.look_up(())
-    agent.leave_session()
+    agent.sessions.leave()
 
 
 def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any]) -> None:
@@ -163,18 +170,18 @@ def _wanted(turn: Turn) -> dict[str, Any]:
     return wanted
 
 
-def _meet(agent: Any, caller: Turn) -> None:
+def _meet(agent: TurnAgent[Turn], caller: Turn) -> None:
     """Refuse an agent that is too deep inside others; tell the root's runtime of any other."""
     _check_depth(agent, caller)
-    caller.root.agent.runtime.on_inner(agent, _branch_outside(agent, caller) or agent.branch)
+    caller.root.agent.runtime.on_inner(agent.face, _branch_outside(agent, caller) or agent.tree.branch)
 
 
-def _branch_outside(agent: Any, caller: Turn) -> str | None:
+def _branch_outside(agent: TurnAgent[Turn], caller: Turn) -> str | None:
     """The branch of an agent of another tree; None for one of the caller's own."""
-    return None if agent.root is caller.agent.root else f"{caller.branch or caller.agent.name}.{agent.name}"
+    return None if agent.tree.root is caller.agent.tree.root else f"{caller.branch or caller.agent.name}.{agent.name}"
 
 
-def _check_depth(agent: Any, caller: Turn) -> None:
+def _check_depth(agent: TurnAgent[Turn], caller: Turn) -> None:
     callers = [caller, *caller.callers()]
     if len(callers) > MAX_DEPTH:
         chain = " > ".join([*(one.agent.name for one in reversed(callers)), agent.name])

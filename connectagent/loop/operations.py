@@ -7,20 +7,26 @@ import threading
 import time
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
 from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Paused, ToolRejected, Waiting
 from connectagent.frame import Frame, in_id
+from connectagent.hooks.host import Host
+from connectagent.loop.beside import Body, body_in
 from connectagent.loop.between_steps import NO_CHANGES, BetweenSteps, until_passed
+from connectagent.loop.boundary import Boundary
 from connectagent.loop.described import describe_error
 from connectagent.loop.divergence import expect
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
+from connectagent.loop.open_turn import OpenTurn
 from connectagent.loop.stored import input_digest
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.output.text import describe
 from connectagent.records.log import Log
+from connectagent.session.conversation import Conversation
 from connectagent.session.edits import as_data
 from connectagent.session.journal import WAIT_OF, Journal, calls_of, is_inside, place_of
 from connectagent.session.observers import is_by_observer
@@ -34,15 +40,15 @@ _HOOK = re.compile(r"/([a-z_]+)[0-9]*(?:~[^/]*)?$")  # in an id: the hook whose 
 class Operations:
     """What the operations of a turn have in common; see `Turn`."""
 
-    agent: Any
-    host: Any
-    boundary: Any
+    agent: TurnAgent[Any]
+    host: Host
+    boundary: Boundary
     id: str
     log: Log
     past: Journal
     resumed: bool
     root: Any
-    conversation: Any
+    conversation: Conversation
     runs: dict[str, HookRun]
     inner: list[Any]
     started: float
@@ -56,7 +62,7 @@ class Operations:
     @property
     def branch(self) -> str | None:
         """The names of the agents from the root down to this one, as entries of the trace carry them."""
-        return self.conversation.labels.get("branch")  # type: ignore[no-any-return]
+        return self.conversation.labels.get("branch")
 
     def closing(self, id: str) -> TraceEntry | None:
         """The line that ended an operation, whose changes are applied again; None if the operation must run."""
@@ -92,7 +98,7 @@ class Operations:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
         id = f"{id}#{number}"
         if self.resumed:
-            expect(self, asked.id, id)
+            expect(cast(OpenTurn, self), asked.id, id)
         return id
 
     def alone(self, asked: Frame) -> threading.RLock:
@@ -151,9 +157,10 @@ class Operations:
 
     # -- how it ends ---------------------------------------------------------------------------
 
-    def _body(self) -> Any:
+    def _body(self) -> Body | None:
         here = frame.current()
-        return here.body if here is not None and here.turn is self else None
+        turn: object = None if here is None else here.turn
+        return None if here is None or turn is not self else body_in(here)
 
     def end(self, ending: Ending, scope: str = "agent") -> None:
         """End the turn before its next call of a model or tool. Parallel bodies finish first.

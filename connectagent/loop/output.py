@@ -7,11 +7,12 @@ import inspect
 import json
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING, Any, Protocol, get_origin
 from weakref import WeakKeyDictionary
 
-from connectagent.data import LLMResponse, Message
+from connectagent.data import LLMResponse, Message, Session
 from connectagent.errors import ConfigError, OutputError, ProviderError, libraries
+from connectagent.loop.turn import Turn
 from connectagent.models.json_text import json_alone, json_in, repeated_key
 from connectagent.models.refusals import may_be_the_form
 from connectagent.session.instruction import with_instruction
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 
 # What a model of one's own has refused, as long as it lives; those behind an SDK know it themselves.
 _refused: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+class EndedAgent(Protocol):
+    """An agent whose turn has ended."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def current_session(self) -> Session | None: ...
 
 
 class Asked:
@@ -150,7 +160,7 @@ class Form(Asked):
         repeated = repeated_key(json_text)
         return None if repeated is None else f"- {repeated}: this key stands twice in one object"
 
-    def fits(self, turn: Any, response: LLMResponse) -> bool:
+    def fits(self, turn: Turn, response: LLMResponse) -> bool:
         """Whether the model's answer in a turn has this form; otherwise ask for a correction.
 
         Raises:
@@ -176,7 +186,7 @@ class Form(Asked):
         problem = f"{llm.model} gave no {self.name}, as its answer does not fit:\n{wrong}\n"
         return OutputError(f"{problem}Its answer: {text[:300]!r}")
 
-    def result(self, agent: Any, text: str) -> Any:
+    def result(self, agent: EndedAgent, text: str) -> Any:
         """The result of a turn as an object.
 
         Raises:
@@ -187,7 +197,8 @@ class Form(Asked):
         try:
             return self.read(text)
         except ValidationError as error:
-            outcome = (agent.current_session or {}).get("outcome")
+            session = agent.current_session
+            outcome = None if session is None else session["outcome"]
             raise OutputError(
                 f"agent {agent.name!r} ended its turn ({outcome}) with a result that is no {self.name}:\n"
                 f"{_wrong(error)}\nThe result: {text[:300]!r}"

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from connectagent.data import LLMRequest, LLMResponse, Message, TraceEntry
+from connectagent.loop.turn import Turn
 from connectagent.models.refusals import Refusal, refusal_of
 from connectagent.records.sent import SentSoFar, difference, schema_key
+from connectagent.session.conversation import Conversation
 from connectagent.session.journal import is_aside
 from connectagent.session.observers import OWN
 from connectagent.session.requests import names_of
@@ -29,9 +31,9 @@ _WHAT = {"image": "an image", "file": "a file", "text": "a text", "tool": "the s
 class RefusedCall(Protocol):
     """The model call of which a provider refused something: see `Call`."""
 
-    turn: Any
+    turn: Turn
     request: LLMRequest
-    conversation: Any
+    conversation: Conversation | None
     place: str
     id: str
     number: int
@@ -120,7 +122,7 @@ def _asked(call: RefusedCall) -> str:
 
 
 def _model(call: RefusedCall) -> str:
-    return str(call.conversation.sent.get("model") or call.request.model)
+    return str(_own(call).sent.get("model") or call.request.model)
 
 
 # -- finding it ----------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ def _last_taken(call: RefusedCall) -> tuple[int, list[Any]]:
     """The number of the entry of the last request that this model took, and its tools; -1 if it took none."""
     taken, schemas, so_far = -1, list[Any](), SentSoFar()
     provider, model = call.entry.get("provider"), _model(call)
-    for number, entry in enumerate(call.conversation.session["trace"]):
+    for number, entry in enumerate(_own(call).session["trace"]):
         if not isinstance(entry, dict) or entry.get("type") != "llm_call" or is_aside(entry):
             continue
         so_far.take(entry)
@@ -194,7 +196,7 @@ def _tools(call: RefusedCall, refusal: Refusal, before: list[Any]) -> Iterator[E
 
 def _named_tools(call: RefusedCall, named: str | int | None) -> list[Any]:
     """The tools of a request that an error names, by name or by their place in what was sent; None for all."""
-    tools = list(call.conversation.sent.get("tools") or ())
+    tools = list(_own(call).sent.get("tools") or ())
     if isinstance(named, int):
         sent = [tool for tool in tools if names_of([tool])[0] not in call.unsent]
         return sent[named : named + 1]
@@ -203,8 +205,8 @@ def _named_tools(call: RefusedCall, named: str | int | None) -> list[Any]:
 
 def _new_messages(call: RefusedCall, messages: list[Message], taken: int) -> Iterator[tuple[int, By]]:
     """The messages that came or were changed after an entry, but for the model's own: index and whose, newest first."""
-    own = call.conversation.session["messages"]
-    places, origins = _places(messages, own), _Origins(call.conversation.session["trace"])
+    own = _own(call).session["messages"]
+    places, origins = _places(messages, own), _Origins(_own(call).session["trace"])
     answered = max((index for index, one in enumerate(messages) if one["role"] == "assistant"), default=-1)
     for index in range(len(messages) - 1, -1, -1):
         if places[index] is None:  # of this request only
@@ -261,7 +263,7 @@ def _places(messages: list[Message], own: list[Message]) -> list[int | None]:
 
 def _editor(call: RefusedCall) -> By:
     """The handler that changed a request last."""
-    for entry in reversed(call.conversation.session["trace"]):
+    for entry in reversed(_own(call).session["trace"]):
         if isinstance(entry, dict) and entry.get("type") == "change" and entry.get("of") == "request":
             return entry.get("by") or {}
     return {"hook": "before_llm"}
@@ -316,8 +318,10 @@ def _whose(by: By) -> str:
 
 def _keep_replaced(call: RefusedCall, messages: list[Message], replaced: Sequence[Element]) -> None:
     """Replace for good what was left out of a request that the provider took; traced, with whose it was."""
-    conversation, turn = call.conversation, call.turn
-    own, snapshot = conversation.session["messages"], conversation.snapshot
+    conversation = _own(call)
+    turn = call.turn
+    own = conversation.session["messages"]
+    snapshot = conversation.snapshot
     for number, element in enumerate(replaced, 1):
         if element.kind == "tool":
             told = f"tool {element.tool!r} is left out of requests to {_asked(call)}, which refused it: {element.why}"
@@ -344,8 +348,14 @@ def _keep_replaced(call: RefusedCall, messages: list[Message], replaced: Sequenc
 # -- tools that were refused before --------------------------------------------------------------
 
 
+def _own(call: RefusedCall) -> Conversation:
+    """The conversation of a call of the loop, which the calls of handlers and tools do not have."""
+    assert call.conversation is not None
+    return call.conversation
+
+
 def offered(
-    conversation: Any, llm: Any, name: str | None, names: list[str], tools: list[Any]
+    conversation: Conversation, llm: Any, name: str | None, names: list[str], tools: list[Any]
 ) -> tuple[list[str], list[Any]]:
     """The tools of a request without those whose schemas the model has refused in this conversation.
 
@@ -362,7 +372,7 @@ def offered(
     return (names, tools) if len(left) == len(tools) else (names_of(left), left)
 
 
-def _refused_tools(conversation: Any) -> dict[str, dict[str, str | None]]:
+def _refused_tools(conversation: Conversation) -> dict[str, dict[str, str | None]]:
     """By model, the keys and names of tools whose schemas it has refused, as the conversation's entries have them."""
     if conversation.refused_tools is not None:
         known: dict[str, dict[str, str | None]] = conversation.refused_tools

@@ -55,7 +55,7 @@ class Remote:
     def ending_as_data(self) -> dict[str, Any]:
         """The ending in the form of a line."""
         if self.body.ending is None:
-            return self.turn.ending_as_data()  # type: ignore[no-any-return]
+            return self.turn.ending_as_data()
         ending, scope = self.body.ending
         return {**ending._asdict(), **({} if scope == "agent" else {"scope": scope})}
 
@@ -123,7 +123,7 @@ class _Conversation:
     def session(self) -> dict[str, Any]:
         return {**self._remote.turn.conversation.session, "pending_tool": self._remote.pending}
 
-    def note_pending(self, call: Any) -> None:
+    def note_pending(self, call: dict[str, Any] | None) -> None:
         self._remote.pending = call
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from connectagent import frame
 from connectagent.data import LLMResponse, ToolCall, TraceEntry
@@ -17,6 +16,7 @@ from connectagent.loop.model_call import call_model
 from connectagent.loop.parallel import Round, runs_together
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.session.journal import CLOSED, Journal
 from connectagent.session.messages import NOT_RUN, assistant_message, shown_call
 from connectagent.session.usage import count_lost
@@ -30,7 +30,9 @@ def run_turn(turn: Turn) -> str:
     """Take one turn from the user's message to its result, with the handlers around it."""
     with turn.frame:
         if "around_turn" in turn.host.active:
-            around = turn.host.around("around_turn", partial(take_steps, turn), agent=turn.agent, prompt=turn.prompt)
+            around = turn.host.around(
+                "around_turn", partial(take_steps, turn), agent=turn.agent.face, prompt=turn.prompt
+            )
             result = str(around)
         else:
             result = take_steps(turn)
@@ -148,7 +150,7 @@ def leave_out(turn: Turn, calls: list[ToolCall], place: str) -> None:
 # -- root turns ------------------------------------------------------------------------------------
 
 
-def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: str | None = None) -> str:
+def take_root_turn(agent: TurnAgent[Turn], given: Given, past: Journal | None = None, id: str | None = None) -> str:
     """Take or resume a root turn; it is in the log before this returns.
 
     Raises:
@@ -158,8 +160,8 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
         refuse_waiting(agent)
         agent.give_up_wait()
     with agent.turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
-        log = agent.open_log()
-        number = agent.conversation.session["turn"] + 1
+        log = agent.sessions.open_log()
+        number = agent.sessions.conversation.session["turn"] + 1
         turn = Turn(agent, given, id or f"T{number}", log, None, past)
         try:
             agent.turn = turn
@@ -201,10 +203,10 @@ def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
     return error
 
 
-def refuse_waiting(agent: Any) -> None:
+def refuse_waiting(agent: TurnAgent[Turn]) -> None:
     """Refuse a turn of an agent that waits inside another's turn: the person must decide what they were shown."""
     root = agent.waits_in
-    if root.agent is agent or not root.waiting:
+    if root is None or root.agent is agent or not root.waiting:
         return
     name, record = root.agent.name, f", whose record is {short_path(root.log.path)}" if root.log.path else ""
     ids = ", ".join(wait.id for wait in root.waiting)

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.loop.call_arguments import repeat_edit
 from connectagent.output.masking import current
 from connectagent.records.own import written_digest
 from connectagent.records.sent import difference, rebuilt
+from connectagent.session.conversation import Conversation
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import MASKED, WAIT_OF, digest_of, marks_in
 from connectagent.session.snapshot import clone, same
+from connectagent.tools.registry import ToolRegistry
+
+
+class AskingAgent(Protocol):
+    """The agent whose model is asked."""
+
+    @property
+    def llm(self) -> LLM: ...
+    @property
+    def tools(self) -> ToolRegistry: ...
+    @property
+    def conversation(self) -> Conversation: ...
+    def call_options(self) -> dict[str, Any]:
+        """A copy of the provider's parameters for a model call."""
+
+
+class EditableTools(Protocol):
+    """A turn, by the schemas of tools that its handlers may edit."""
+
+    own_tools: list[dict[str, Any]] | None
 
 
 def input_digest(value: Any) -> str:
@@ -81,12 +102,13 @@ def sent_before(line: TraceEntry, request: LLMRequest) -> dict[str, Any]:
     return known | {key: own[key] if marks_in(recorded[key]) else recorded[key] for key in own if key in recorded}
 
 
-def changed_request(agent: Any, request: LLMRequest) -> dict[str, Any]:
+def changed_request(agent: AskingAgent, request: LLMRequest) -> dict[str, Any]:
     """What `before_llm` handlers changed for this one call, without the values of headers; {} for nothing."""
     changed: dict[str, Any] = {}
     tools = agent.tools.offered[1]
-    if request.messages is not agent.current_session["messages"]:
-        changed["edited"] = clone(difference(request.messages, agent.current_session["messages"]))
+    messages = agent.conversation.session["messages"]
+    if request.messages is not messages:
+        changed["edited"] = clone(difference(request.messages, messages))
     if request.tools is not tools and request.tools != tools:
         changed["tools"] = clone(list(request.tools))
     if request.model != agent.llm.model:
@@ -171,8 +193,8 @@ def edit_again(given: dict[str, Any], changes: list[TraceEntry]) -> None:
             response.provider_data = stored.provider_data or response.provider_data
 
 
-def own_tools(turn: Any, schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def own_tools(turn: EditableTools, schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A copy of the tools' schemas for handlers to edit: the one of the last call, unless it was edited."""
     if turn.own_tools is None or not same(turn.own_tools, schemas):  # comparing costs less than a copy
         turn.own_tools = list(clone(schemas))
-    return turn.own_tools  # type: ignore[no-any-return]
+    return turn.own_tools

@@ -13,10 +13,12 @@ import threading
 import weakref
 from collections.abc import Callable, Generator
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from connectagent.data import TraceEntry
+from connectagent.data import Session, TraceEntry
+from connectagent.loop.boundary import Boundary
 from connectagent.loop.ending import Ending
+from connectagent.session.conversation import Conversation
 from connectagent.session.observers import PROGRAM
 from connectagent.tools.waits import end_of, next_of
 
@@ -24,7 +26,33 @@ Events = Generator[TraceEntry, None, None]
 _open: weakref.WeakSet[Events] = weakref.WeakSet()
 
 
-def streamed(agent: Any, turn: Callable[[], Any], outcome: Callable[[], str | None] | None = None) -> Events:
+class StreamedTurn(Protocol):
+    """A turn whose items are read."""
+
+    @property
+    def ident(self) -> int: ...
+    def leave(self, ending: Ending) -> None:
+        """End the turn, and those inside it: nobody wants their results."""
+
+
+class StreamedAgent(Protocol):
+    """An agent whose turn is read item by item."""
+
+    listener: Lockstep | None
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def turn(self) -> StreamedTurn | None: ...
+    @property
+    def boundary(self) -> Boundary: ...
+    @property
+    def conversation(self) -> Conversation: ...
+    @property
+    def current_session(self) -> Session | None: ...
+
+
+def streamed(agent: StreamedAgent, turn: Callable[[], Any], outcome: Callable[[], str | None] | None = None) -> Events:
     """The items of a turn; the turn begins with the first `next()`.
 
     Args:
@@ -69,7 +97,9 @@ class End(NamedTuple):
 class Lockstep:
     """The thread of a turn and its consumer; one waits while the other runs."""
 
-    def __init__(self, agent: Any, turn: Callable[[], Any], outcome: Callable[[], str | None] | None = None) -> None:
+    def __init__(
+        self, agent: StreamedAgent, turn: Callable[[], Any], outcome: Callable[[], str | None] | None = None
+    ) -> None:
         self._agent, self._turn = agent, turn
         self._outcome = outcome or self._outcome_here
         self._asked: SimpleQueue[Any] = SimpleQueue()  # with these two the threads wait for each other; unlike locks
@@ -121,9 +151,8 @@ class Lockstep:
             self._give(end)
 
     def _outcome_here(self) -> str | None:
-        session: Any = self._agent.current_session or {}
-        outcome: str | None = session.get("outcome")
-        return outcome
+        session = self._agent.current_session
+        return None if session is None else session["outcome"]
 
     def _give(self, item: Any) -> None:
         self._items.put(item)
@@ -144,12 +173,12 @@ class Lockstep:
         """Whether this is the thread of the consumer."""
         return threading.get_ident() == self._consumer
 
-    def listen(self, agent: Any, entry: TraceEntry) -> None:
+    def listen(self, agent: StreamedAgent, entry: TraceEntry) -> None:
         """Receive an entry of the turn or an inner turn, before the handlers of plugins do."""
         if entry.get("by") is not self._by:  # the consumer knows what it did itself
             self._hand_over(agent, entry)
 
-    def _changeable(self, agent: Any) -> list[Any]:
+    def _changeable(self, agent: StreamedAgent) -> list[StreamedAgent]:
         """The agents whose sessions the consumer may change now: of the item, and the one it streams, if that waits."""
         own = self._agent
         if own is agent or own.turn is None or own.turn.ident != threading.get_ident():
@@ -157,7 +186,7 @@ class Lockstep:
         own.boundary.settle()
         return [agent, own]
 
-    def _hand_over(self, agent: Any, item: TraceEntry) -> None:
+    def _hand_over(self, agent: StreamedAgent, item: TraceEntry) -> None:
         """Hand an item to the consumer, and wait until it asks for the next. Ends the turn if the consumer has left."""
         if self.is_consumer():  # it uses the agent itself, between two items
             return
@@ -177,4 +206,6 @@ class Lockstep:
             raise KeyboardInterrupt
         if self._closing and not self._ended:
             self._ended = True
-            self._agent.turn.leave(Ending(None, "ended", self._by))
+            turn = self._agent.turn
+            if turn is not None:
+                turn.leave(Ending(None, "ended", self._by))

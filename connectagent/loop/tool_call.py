@@ -188,7 +188,7 @@ class ToolRun(ToolOutcome):
             with turn.frame.inside(id, call):
                 if "around_tool" in turn.host.active:
                     run = partial(self._run, tool, number, entry)
-                    value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
+                    value = turn.host.around("around_tool", run, agent=turn.agent.face, tool_call=call)
                 else:
                     value = self._run(tool, number, entry)
             if turn.resumed:
@@ -214,7 +214,7 @@ class ToolRun(ToolOutcome):
             refuse_unfit(self.call)
         if tool is None:
             raise turn.agent.tools.missing(self.call.name)
-        arguments = tool.bind(self.call.arguments, agent=turn.agent)
+        arguments = tool.bind(self.call.arguments, turn.agent.face, turn.agent.resources)
         entry["started"], started = time.time(), time.perf_counter()
         try:
             value = turn.boundary.run_tool(tool, arguments)

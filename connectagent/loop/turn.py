@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from connectagent.data import TraceEntry, Wait
 from connectagent.frame import Frame
@@ -16,6 +16,7 @@ from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
+from connectagent.loop.turn_agent import TurnAgent
 from connectagent.records.log import Log
 from connectagent.session.journal import BEGAN, CLOSED, LOST_UPDATE, TURN_ENDED, Journal, waits_for_person
 from connectagent.session.lost_updates import Copy, LostWrite, lost_update
@@ -56,13 +57,22 @@ class Turn(Operations):
     pool: Any = None  # of a root turn: the resources that were made for it
 
     def __init__(
-        self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
+        self,
+        agent: TurnAgent[Turn],
+        given: Given,
+        id: str,
+        log: Log,
+        asked: Frame | None = None,
+        past: Journal | None = None,
     ) -> None:
-        self.agent, self.conversation, self.host, self.boundary = agent, agent.conversation, agent.hooks, agent.boundary
+        self.agent: TurnAgent[Turn] = agent
+        self.conversation = agent.sessions.conversation
+        self.host = agent.hooks
+        self.boundary = agent.boundary
         self.id, self.log = id, log
         self.message, self.prompt, self.limit, self.output = given
         self.asked = asked
-        self.parent: Turn | None = None if asked is None else asked.turn
+        self.parent: Turn | None = None if asked is None else turn_in(asked)
         self.root: Turn = self if self.parent is None else self.parent.root
         self.past = past or Journal()
         self.resumed = bool(self.past.lines)
@@ -95,7 +105,7 @@ class Turn(Operations):
     def state(self) -> dict[str, Any]:
         """The state for the code that runs here: of the session, or the copy of a parallel body."""
         body = self._body()
-        return self.conversation.session["state"] if body is None else body.state  # type: ignore[no-any-return]
+        return self.conversation.session["state"] if body is None else body.state
 
     def callers(self) -> Iterator[Turn]:
         """The turns around this one, the nearest first."""
@@ -145,7 +155,7 @@ class Turn(Operations):
         self, hook: str, place: str, convert: Any, suffix: Any, over: Any, found: Any = None, **given: Any
     ) -> HookRun:
         """Like `decide`, but returns the run of the handlers; `found`: `calls_of` its calls, where they are known."""
-        run = HookRun(hook, f"{place}{hook}{suffix}", FiredHook({"agent": self.agent, **given}), convert, found)
+        run = HookRun(hook, f"{place}{hook}{suffix}", FiredHook({"agent": self.agent.face, **given}), convert, found)
         if over:
             run.leave_out(over)
         return run.run(self)
@@ -161,7 +171,7 @@ class Turn(Operations):
         """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
         if hook not in self.host.active:
             return given[CONTRACTS[hook].chained], None
-        call = FiredHook({"agent": self.agent, **given})
+        call = FiredHook({"agent": self.agent.face, **given})
         call.convert = convert
         self.notify(hook, place, last, call)
         return call[CONTRACTS[hook].chained], call.decided
@@ -185,7 +195,7 @@ class Turn(Operations):
         """
         if hook not in self.host.active:
             return
-        run = HookRun(hook, place + hook, FiredHook({"agent": self.agent, **given}) if call is None else call)
+        run = HookRun(hook, place + hook, FiredHook({"agent": self.agent.face, **given}) if call is None else call)
         if last is None:
             run.run(self)
             return
@@ -199,7 +209,7 @@ class Turn(Operations):
         Raises:
             ConfigError: the system prompt needs state that is missing.
         """
-        self.conversation = self.agent.conversation  # a new one, if the agent was reset
+        self.conversation = self.agent.sessions.conversation  # a new one, if the agent was reset
         if self.resumed:
             self._expect(self.past)
         self.conversation.begin_turn(self.prompt)
@@ -209,8 +219,8 @@ class Turn(Operations):
         conversation = self.conversation
         if self.resumed and "around_turn" in self.host.others:  # later changes of theirs are in the turn
             self.log.append({"type": CLOSED, "id": f"{self.id}/resumed/around_turn"})
-        if self.agent.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
-            self.agent.fresh = False
+        if self.agent.sessions.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
+            self.agent.sessions.fresh = False
             self.notify("on_session", reason="begun")
         if self.resumed:
             self._go_on(resumptions(self.past, self.id))
@@ -307,7 +317,7 @@ class Turn(Operations):
         anew = {"attempt": attempt} if attempt > 1 else {}
         for listener in self.listeners:
             listener.listen(self.agent, {"type": "text", "text": text, **anew, **self.conversation.labels})
-        self.host.observe("on_text", agent=self.agent, text=text, attempt=attempt)
+        self.host.observe("on_text", agent=self.agent.face, text=text, attempt=attempt)
 
     def retrying(self, retry: dict[str, Any]) -> None:
         """Trace that a provider's SDK waits before it repeats a failed request."""
@@ -385,5 +395,10 @@ class Turn(Operations):
         if (outward := line.get("outward")) is None:
             return
         ending = Ending(outward["result"], outward["outcome"], outward["by"])
-        repeats = bool(getattr(getattr(self.agent.body, "function", None), "repeats", False))
-        self.end(ending, "agent" if outward["scope"] == "loop" and repeats else outward["scope"])
+        ends_here = outward["scope"] == "loop" and self.agent.is_loop
+        self.end(ending, "agent" if ends_here else outward["scope"])
+
+
+def turn_in(here: Frame) -> Turn:
+    """The turn that the code in a frame belongs to. Frames are below turns, and know a part of them."""
+    return cast(Turn, here.turn)

@@ -11,7 +11,7 @@ from connectagent.errors import ConfigError, short_path
 from connectagent.records.file import Held, hold, open_to_read
 from connectagent.records.format_1 import begins_as_format_1
 from connectagent.records.head import forked
-from connectagent.records.history import Part, parts_of
+from connectagent.records.history import TurnPart, parts_of
 from connectagent.records.locks import owner
 from connectagent.records.paths import KEYED, create_empty, is_keyed, new_record
 from connectagent.records.read import read_record, refuse_odd
@@ -99,13 +99,13 @@ def abandon_open(held: Held) -> None:
         held.file.append(_ended_by_nobody(parts[-1]))
 
 
-def _ended_by_nobody(part: Part) -> bytes:
+def _ended_by_nobody(part: TurnPart) -> bytes:
     """The item that ends a turn that was stopped, and that nobody goes on with."""
     who = json.dumps(owner())
     return f"- turn: {part.number}\n  resumed: true\n  owner: {who}\n  trace: []\n  status: {ABANDONED}\n".encode()
 
 
-def _refuse_open(path: Path, parts: list[Part], at: tuple[int, int] | None) -> None:
+def _refuse_open(path: Path, parts: list[TurnPart], at: tuple[int, int] | None) -> None:
     """Refuse to go on with a turn that was stopped; one that is taken again from its beginning is not gone on with.
 
     Raises:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from connectagent.agents.agent import Agent
+from connectagent.agents.agent_tool import core_of
 from connectagent.agents.resume import is_record
 from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import handlers_of
@@ -123,7 +124,7 @@ class Recorded:
         agent, playing = make(), None
         self._makers[path] = make
         if self.live:
-            agent.log = new_log(recording=True)
+            core_of(agent).log = new_log(recording=True)
         else:
             playing = Replaying(Recording(path), agent)
             playing.by_turns()

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent import hooks
-from connectagent.agents.agent import Agent
-from connectagent.agents.awaitable import Prompt
+from connectagent.agents.agent import Agent, Prompt
 from connectagent.data import LLM, Message, TraceEntry
 from connectagent.errors import did_you_mean
 from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING

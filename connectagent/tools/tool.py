@@ -34,13 +34,6 @@ class ResourceGiver(Protocol):
     def give(self, names: Iterable[str], taker: str) -> dict[str, Any]: ...
 
 
-class ResourceUser(Protocol):
-    """The agent that runs a tool, as far as the tool needs it."""
-
-    @property
-    def resources(self) -> ResourceGiver: ...
-
-
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Tool:
     """One thing that the model may call.
@@ -164,12 +157,15 @@ class Tool:
             self._refuse(arguments)
         return self._check.canonical(self.name, arguments)
 
-    def bind(self, arguments: dict[str, Any], agent: ResourceUser | None = None) -> dict[str, Any]:
+    def bind(
+        self, arguments: dict[str, Any], agent: object = None, resources: ResourceGiver | None = None
+    ) -> dict[str, Any]:
         """The keyword arguments of the call, read from the canonical form of the model's arguments.
 
         Args:
             arguments: what the model sent, or its canonical form.
-            agent: what the parameter `agent` receives, and who has the resources.
+            agent: what the parameter `agent` receives.
+            resources: makes the resources that the function takes; the agent has them.
 
         Raises:
             ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
@@ -180,9 +176,9 @@ class Tool:
         if self.takes_agent:
             values["agent"] = agent
         if self.resources:
-            if agent is None:
+            if resources is None:
                 raise TypeError(f"tool {self.name!r} takes resources, which only an agent has")
-            values |= agent.resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
+            values |= resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
         return values
 
     def _refuse(self, arguments: object) -> NoReturn:

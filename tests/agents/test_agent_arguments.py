@@ -52,4 +52,4 @@ def test_a_key_of_another_type_is_not_shown() -> None:
 
 def test_directions_may_come_from_any_iterable() -> None:
     agent = Agent("a", model="offline", transfer_to=(one for one in ["parent"]), log=False, quiet=True)
-    assert agent.transfer_to == ("parent",)
+    assert agent._core.tree.transfer_to == ("parent",)

@@ -447,7 +447,7 @@ def press():
     while c.turning.locked() and not c.current_session["outcome"]:
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGINT)
-    while a.turn.ended is None or inner.turn.ended is None:
+    while a._core.turn.ended is None or inner._core.turn.ended is None:
         time.sleep(0.001)
     pressed.set()
 
@@ -503,7 +503,7 @@ root = Agent("root", tools=[a, b], llm=ScriptedLLM(calls), log=False, quiet=True
 def press():
     asked.wait()
     os.kill(os.getpid(), signal.SIGINT)
-    while a.turn.ended is None:
+    while a._core.turn.ended is None:
         time.sleep(0.001)
     time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGINT)
@@ -519,7 +519,7 @@ before = [dict(message) for message in root.current_session["messages"]]
 hung.set()
 while a.in_turn:
     time.sleep(0.001)
-print(before == root.current_session["messages"], a.current_session["outcome"], a.turn)
+print(before == root.current_session["messages"], a.current_session["outcome"], a._core.turn)
 root.llm = ScriptedLLM(call("a", prompt="again"), "It goes on.")
 print(root.input("Go on."), root.current_session["messages"][-2]["content"])
 """

@@ -1095,7 +1095,7 @@ def test_a_scope_of_anyio_waits_for_the_end_of_the_turn_that_it_cancels_so_that_
 
     since = time.perf_counter()
     one = asyncio.run(main())
-    assert one.closed and time.perf_counter() - since < 0.2 + SOON_S
+    assert one._core.closed and time.perf_counter() - since < 0.2 + SOON_S
 
 
 def test_a_request_of_fastapi_is_a_turn() -> None:

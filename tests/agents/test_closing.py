@@ -46,7 +46,7 @@ def test_an_agent_is_closed_once() -> None:
     assert agent.input("Go.") == "Done."
     agent.close()
     agent.close()
-    assert notes.closed == ["a"] and agent.closed
+    assert notes.closed == ["a"] and agent._core.closed
 
 
 def test_with_closes_it_where_the_block_raises_too() -> None:
@@ -75,7 +75,7 @@ def test_an_agent_is_not_closed_inside_its_turn() -> None:
     agent.llm = ScriptedLLM(call("lambda_tool"), "Done.")
     with pytest.raises(RuntimeError, match="is in a turn"):
         agent.input("Go.")
-    assert not agent.closed
+    assert not agent._core.closed
 
 
 def lambda_tool() -> str:
@@ -97,7 +97,7 @@ def test_every_handler_runs_and_the_first_error_is_raised() -> None:
     agent = made(plugins=[first, second, third])
     with pytest.raises(ValueError, match="no end for a") as raised:
         agent.close()
-    assert third.closed == ["a"] and agent.closed
+    assert third.closed == ["a"] and agent._core.closed
     assert any("another handler of on_agent_closed raised ValueError" in note for note in raised.value.__notes__)
 
 

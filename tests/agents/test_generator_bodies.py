@@ -533,7 +533,7 @@ def test_a_function_that_refuses_to_be_closed_is_an_error() -> None:
 
 def test_the_console_shows_the_texts(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
     agent = writer.agent("w", "one ", "two", stream=True)
-    agent = Agent("shown", run=agent.body.function, stream=True)  # type: ignore[union-attr]
+    agent = Agent("shown", run=agent._core.body.function, stream=True)  # type: ignore[union-attr]
     agent.input("Go")
     assert "one two" in capsys.readouterr().err
 

@@ -583,7 +583,7 @@ def test_a_function_that_asks_the_agent_of_another_tree_is_told_which_one_is_its
         assert found is not None and found is not child
         return found.input(prompt)
 
-    with child.turning:
+    with child._core.turning:
         (item,) = Agent("boss", run=shared, sub_agents=[child]).map(["x"])
     assert "the tree that asks has an agent of that name of its own: agent.root.find('child')" in str(item.error)
     child = Agent("child", llm=ScriptedLLM(*[meet] * 4))

@@ -34,7 +34,7 @@ RUN: dict[str, Callable[..., Any]] = {
 }
 RESUME: dict[str, Callable[..., Any]] = {
     "plain": go_on,
-    "streamed": lambda agent, path, **decided: list(streamed(agent, partial(agent.resume, path, **decided)))[-1][
+    "streamed": lambda agent, path, **decided: list(streamed(agent._core, partial(agent.resume, path, **decided)))[-1][
         "result"
     ],
     "awaited": partial(go_on, awaited=True),

@@ -700,7 +700,7 @@ def test_a_resumed_turn_can_be_told_as_it_happens() -> None:
     sender().input("Go.")
     path = cut_behind(only_record(), '"tool_execution"')
     agent = sender()
-    items = list(streamed(agent, partial(agent.resume, path)))
+    items = list(streamed(agent._core, partial(agent.resume, path)))
     assert items[-1] == {"type": "result", "result": "Done.", "outcome": "answered"}
     assert [item["type"] for item in items if item["type"] != "text"] == ["resumed", "llm_call", "result"]
 

@@ -49,7 +49,7 @@ def test_a_name_that_cannot_be_in_a_tree_is_refused_when_the_tree_is_made(name: 
     with pytest.raises(ConfigError, match="cannot be named") as told:
         made(top, **given)
     assert repr(name) in str(told.value) and isinstance(told.value, ValueError)
-    assert child.parent is None and child.labels == {}
+    assert child.parent is None and child._core.tree.labels == {}
 
 
 def test_a_lone_agent_may_have_any_name() -> None:
@@ -106,7 +106,7 @@ def test_a_failed_construction_leaves_no_half_made_tree() -> None:
     with pytest.raises(OSError, match="no disk"):
         made("root", sub_agents=[first, second], plugins=[broken])
     for child in (first, second):
-        assert child.parent is None and child.branch == child.name and child.labels == {}
+        assert child.parent is None and child.branch == child.name and child._core.tree.labels == {}
         assert child.list_tools() == [] and child.hooks.handlers("on_agent_ready")[-1:] == ()
     root = made("root", sub_agents=[first, second])
     assert first.parent is root and first.list_tools() == ["transfer_to_agent"]
@@ -130,7 +130,7 @@ def test_an_agent_that_is_added_as_a_tool_joins_and_one_that_is_removed_leaves()
     assert helper.parent is root and helper.branch == "root.helper"
     assert root.input("Hi") == "Done." and counting.seen == ["root", "helper", "root"]
     root.remove_tool("helper")
-    assert helper.parent is None and helper.labels == {} and root.labels == {}
+    assert helper.parent is None and helper._core.tree.labels == {} and root._core.tree.labels == {}
     assert len(helper.hooks.handlers("before_llm")) == 0
 
 

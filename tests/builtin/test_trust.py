@@ -304,7 +304,8 @@ def test_nobody_is_asked_in_turns_of_who_sees_no_terminal(
     with unattended():
         assert not can_ask()
         take()
-        in_doubt = Agent("helper", llm=ScriptedLLM(), **options).runs_again(ToolCall("1", "delete", {"path": "a"}))
+        helper = Agent("helper", llm=ScriptedLLM(), **options)
+        in_doubt = helper._core.runs_again(ToolCall("1", "delete", {"path": "a"}))
     assert ran == [] and typed.tell() == 0 and not in_doubt
     assert can_ask()
     take()

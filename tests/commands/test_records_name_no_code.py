@@ -149,7 +149,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return named_models.Model(name)
 
-    monkeypatch.setattr("connectagent.agents.handler_api.connected", connected)
+    monkeypatch.setattr("connectagent.agents.core.connected", connected)
     return names
 
 

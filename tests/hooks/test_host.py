@@ -604,7 +604,7 @@ def test_a_plugin_registered_in_a_turn_brings_its_resources_and_hooks_of_others(
     agent.input("Hi")
     assert seen == ["the shelf"]
     agent.hooks.unregister(late)
-    assert agent.resources.names() == []
+    assert agent._core.resources.names() == []
 
 
 class First:

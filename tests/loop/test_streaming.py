@@ -66,7 +66,7 @@ def test_each_entry_each_text_and_the_result_are_told_in_order() -> None:
     assert events[-1] == {"type": "result", "result": "All is done.", "outcome": "answered"}
     told = [event for event in events if event["type"] not in ("text", "result")]
     assert all(one is other for one, other in zip(told, session_of(agent)["trace"], strict=True))
-    assert agent.streaming is False
+    assert agent._core.streaming is False
 
 
 def test_the_hooks_fire_as_in_input() -> None:
@@ -83,7 +83,7 @@ def test_a_turn_that_is_streamed_leaves_no_handlers_behind() -> None:
     next(agent.stream("Hi"))
     with pytest.raises(OSError):
         list(agent.stream("Hi"))
-    assert agent.hooks.loaded == before and agent.streaming is False
+    assert agent.hooks.loaded == before and agent._core.streaming is False
 
 
 def test_the_stream_has_each_entry_of_agents_that_work_at_the_same_time() -> None:
@@ -427,7 +427,7 @@ def test_leaving_the_loop_ends_the_agents_inside_too() -> None:
         next(event for event in events if event["type"] == "tool_execution")
     asked = [len(one.llm.requests) for one in agents if isinstance(one.llm, ScriptedLLM)]
     assert max(asked) <= 2 and asked[1] == 0, asked  # not seven: each ends before its next call
-    assert team.session["outcome"] == "ended" and team.turn is None
+    assert team.session["outcome"] == "ended" and not team.in_turn
     assert team.input("Go on") and left.session["outcome"] == "answered"
 
 

@@ -41,7 +41,8 @@ ASKING = {
     "trust": ("helper = agent(trust='careful')\nready()\nprint(outcome(helper))", "this session: "),
     "approve": ("helper = agent(plugins=['approve'])\nready()\nprint(outcome(helper))", "[n] no: "),
     "a call in doubt": (
-        "helper = agent()\nready()\nprint(['success' if helper.runs_again(call('delete', path='a')) else 'rejected'])",
+        "helper = agent()._core\nready()\n"
+        "print(['success' if helper.runs_again(call('delete', path='a')) else 'rejected'])",
         "Run it again? [y]es, [N]o: ",
     ),
 }

@@ -14,9 +14,7 @@ MAX_LINES = 45  # a fence, not a goal
 
 # The functions above the bounds today, by their numbers, which are exact: mend a function, and take it out here.
 COMPLEX: dict[int, str] = {}
-LONG = {
-    63: "Agent.__init__",
-}
+LONG: dict[int, str] = {}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

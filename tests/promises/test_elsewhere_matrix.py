@@ -109,7 +109,7 @@ def agent_of(kind: str) -> Agent:
 
 
 def in_stream(agent: Agent, work: Callable[[], Any]) -> Any:
-    return list(streamed(agent, work))[-1]["result"]
+    return list(streamed(agent._core, work))[-1]["result"]
 
 
 def mapped(agent: Agent) -> Any:

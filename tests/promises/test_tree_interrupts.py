@@ -86,7 +86,7 @@ def _what_is_wrong(root: Agent) -> list[str]:
         assert isinstance(agent.llm, ScriptedLLM)
         found += [text for request in agent.llm.requests for text in problems(request.messages)]
         session = agent.current_session
-        if agent.in_turn or agent.boundary.innermost() or (session is not None and session["pending_tool"]):
+        if agent.in_turn or agent._core.boundary.innermost() or (session is not None and session["pending_tool"]):
             found.append(f"{agent.name} is not at rest")
     return found
 
@@ -134,7 +134,7 @@ def test_an_agent_that_is_asked_in_a_stopped_turn_asks_no_model(moment: str) -> 
 
     def ask(agent: Agent) -> str:
         """Ask another agent, though Ctrl-C has come."""
-        turn: Any = agent.turn
+        turn: Any = agent._core.turn
         turn.stop() if moment == "before the tool asks" else setattr(turn, "inner", Pressing(turn))
         return str(below.input("Go"))
 

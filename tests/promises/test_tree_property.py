@@ -57,7 +57,7 @@ class Tree(Session):
         if self.agent.current_session is not None:
             self.agent.current_session["active_agent"] = None
         for other in self.agent.children:
-            assert not other.in_turn and other.turn is None
+            assert not other.in_turn and other._core.turn is None
             if other.current_session is not None:
                 self.found += problems(other.current_session["messages"]) if other.current_session["messages"] else []
         super().good_turn()

@@ -478,7 +478,7 @@ def test_tools_that_run_in_threads_share_one_record() -> None:
         for index in range(50):
             told = {"tool_name": "t", "arguments": {}, "call_id": "c", "status": "success", "iteration": 1}
             timed = {"timing": 0.0, "timestamp": 0.0}
-            agent.log.append({"type": "tool_execution", **told, **timed, "result": f"{number}-{index}"})
+            agent._core.log.append({"type": "tool_execution", **told, **timed, "result": f"{number}-{index}"})
 
     threads = [threading.Thread(target=announce, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -28,7 +28,6 @@ from tree_cases import Diary, World, decision_about
 from tree_features import SECRET, tree_of
 
 from connectagent import Agent, LLMResponse, Parallel, Pause, Paused, Sequential, Tool, ToolCall
-from connectagent.agents.tree import walk
 from connectagent.records.history import read_session
 from connectagent.records.summary import summarise
 from connectagent.testing import conversation_problems
@@ -119,7 +118,8 @@ def _decided(diary: Diary, kind: str, wait: list[Any] | None) -> dict[str, Any]:
 def _end(agent: Agent, result: str | None, at_once: bool) -> dict[str, Any]:
     session: Any = agent.current_session
     told = {"result": result, "state": session["state"], "outcome": session.get("outcome")}
-    read = {one.name: [*map(_as_read, (one.current_session or {"messages": []})["messages"])] for one in walk(agent)}
+    every = (agent, *agent.below)
+    read = {one.name: [*map(_as_read, (one.current_session or {"messages": []})["messages"])] for one in every}
     told["conversations"] = read
     problems = conversation_problems(session["messages"]) + _record_problems(agent, at_once)
     return {**told, "spent": [agent.spent.tokens, agent.spent.cost], "problems": problems}

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.cli import failure, script
 from connectagent.cli.chat.lines import is_terminal
 from connectagent.cli.chat.showing import Screen, View
@@ -54,7 +55,7 @@ def chat(
     path = path or before.script()
     agent = view.agent = before.agent_in(script.load(path, traceback) if path else None, system)
     if stream:
-        agent.streaming = True
+        core_of(agent).streaming = True
     if is_terminal() and not quiet:
         _greet(agent, view)
     talk = Chat(agent, view)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.agents.rewind import recorded_at, take_again, take_back
 from connectagent.cli.log.export import EXPORTERS
 from connectagent.cli.view.command import has_desktop, in_browser
@@ -113,7 +114,7 @@ class Commands:
     def _add_of_plugins(self) -> None:
         agent = self.chat.agent
         for handler in agent.hooks.handlers(HOOK):
-            for name, function in (agent.boundary.call(handler, {"agent": agent}) or {}).items():
+            for name, function in (core_of(agent).boundary.call(handler, {"agent": agent}) or {}).items():
                 if name in self.all or name in LEAVE or not _NAME.fullmatch(str(name)) or not callable(function):
                     why = "there is one already" if name in self.all else "a command is a function with a short name"
                     self._tell((f"plugin {handler.plugin} brings no command /{name}: {why}", "yellow"))
@@ -124,7 +125,7 @@ class Commands:
 
     def _of_plugin(self, handler: Any, function: Callable[[str], Any], rest: str) -> None:
         """Run a plugin's command; what it changes is the plugin's."""
-        value = self.chat.agent.boundary.watched(handler, {}, function, rest)
+        value = core_of(self.chat.agent).boundary.watched(handler, {}, function, rest)
         if value is not None:
             self._tell(*((line, "") for line in clean(current().text(str(value))).split("\n")))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.cli import failure
 from connectagent.errors import Paused, cut
 from connectagent.hooks.markers import around_llm, around_tool, around_turn, on_text, on_trace
@@ -136,7 +137,7 @@ class Screen(View):
             yield
         finally:
             if agent is self.agent:
-                ms, spent = agent.turn.sums()
+                ms, spent = core_of(agent).turn.sums()
                 outcome = _NOT_WHOLE.get(str((agent.current_session or {}).get("outcome")), "")
                 dot = f" {self.terminal.glyphs.dot} "
                 parts = [(outcome, "yellow"), (dot.join(filter(None, [duration(ms), *spent_texts(spent)])), "dim")]
@@ -158,7 +159,8 @@ class Screen(View):
         name = f"{agent.name} {self.terminal.glyphs.dot} " if inner else ""
 
         def row(mark: str, seconds: float) -> Row:
-            spent = spent_texts(agent.turn.spent) if agent.turn is not None and not inner else []
+            turn = core_of(agent).turn
+            spent = spent_texts(turn.spent) if turn is not None and not inner else []
             right = "  ".join([duration(seconds * 1000), *spent])
             return Row(4 if inner else 2, ((mark, "cyan"), (name, "dim"), what), right)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from connectagent.agents.agent import Agent
-from connectagent.agents.agent_tool import AskAgent
+from connectagent.agents.agent_tool import AskAgent, core_of
 from connectagent.agents.runtime import Runtime, default, for_new_agents
 from connectagent.data import ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import ConnectAgentError
@@ -244,13 +244,13 @@ class Trial(Playing):
             return own
         if named is None and (why := self.case.not_own) is not None:
             raise self.stop(NoModel(f"name a model; only the record names {own.model!r}: {why}"))
-        create, self.agent.runtime.create_model = self.agent.runtime.create_model, None
+        create, core_of(self.agent).runtime.create_model = core_of(self.agent).runtime.create_model, None
         try:
             return self.agent.create_llm(named or own.model)
         except ConnectAgentError as error:
             raise self.stop(NoModel(str(error))) from error
         finally:
-            self.agent.runtime.create_model = create
+            core_of(self.agent).runtime.create_model = create
 
     def find(self, name: str, arguments: str, given: Any) -> tuple[Run | None, str]:
         """What a tool came to when it was called so."""
@@ -273,8 +273,10 @@ class LivePlayer(Player):
         self.trial, own = trial, agent.llm
         super().__init__(agent, trial.case.live_tools)
         agent.llm = served(trial, own)
-        agent.runtime = Runtime(self._named, self._named, partial(served, trial), lambda after_s: None, replays=True)
-        agent.runtime.on_inner = trial._meet
+        core_of(agent).runtime = Runtime(
+            self._named, self._named, partial(served, trial), lambda after_s: None, replays=True
+        )
+        core_of(agent).runtime.on_inner = trial._meet
 
     def _named(self, model: str) -> Any:
         """Another model, which is made when it has to be asked."""
@@ -311,11 +313,11 @@ class Later:
 
     def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
         """Make the model, and ask it."""
-        create, self._agent.runtime.create_model = self._agent.runtime.create_model, None
+        create, core_of(self._agent).runtime.create_model = core_of(self._agent).runtime.create_model, None
         try:
             llm = self._agent.create_llm(self.model)
         finally:
-            self._agent.runtime.create_model = create
+            core_of(self._agent).runtime.create_model = create
         return _asked(messages, tools, output, llm)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connectagent import frame, hooks
+from connectagent.agents.agent_tool import core_of
 from connectagent.data import Continue, LLMResponse, Message, Retry, ToolCall, TraceEntry
 from connectagent.errors import Pause, ToolRejected, cut
 from connectagent.hooks.handler import RESOURCE, Handler
@@ -81,7 +82,7 @@ class Observer:
         if self.agent is None:  # else it is one of the agents below, which inherit the plugin
             self.agent = self.llm.agent = agent
         # A plugin may ask for another model, by name; it is given this one, under that name.
-        agent.runtime = replace(agent.runtime, create_model=lambda model: _named(self.llm, model))
+        core_of(agent).runtime = replace(core_of(agent).runtime, create_model=lambda model: _named(self.llm, model))
         for handler in agent.hooks.loaded:
             known = handler.by in self.handlers and handler.hook != RESOURCE
             if known and not hasattr(handler.function, "connectagent_watched"):
@@ -94,7 +95,7 @@ class Observer:
     def _here(self) -> Any:
         """The agent whose handler runs here."""
         here = frame.current()
-        return self.agent if here is None else here.turn.agent
+        return self.agent if here is None else here.turn.agent.face
 
     @hooks.on_trace(tryfirst=True)
     def entry(self, entry: TraceEntry) -> None:
@@ -384,4 +385,4 @@ def _short(value: Any) -> str:
 
 def _ended(agent: Any) -> Any:
     """How the agent's turn is to end, or None."""
-    return None if agent.turn is None else agent.turn.ended
+    return None if core_of(agent).turn is None else core_of(agent).turn.ended

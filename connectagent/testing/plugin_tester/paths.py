@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from connectagent import frame, hooks
 from connectagent.agents.agent import Agent
+from connectagent.agents.agent_tool import core_of
 from connectagent.data import Continue, Image, LLMResponse, Message, Retry, TokenUsage, ToolCall
 from connectagent.errors import Pause, ProviderError, ToolRejected
 from connectagent.hooks.specs import AROUND, EVENTS
@@ -79,12 +80,15 @@ class PathModel(ScriptedLLM):
         self.asked += 1
         return ScriptedLLM(self.answers[(self.asked - 1) % len(self.answers)]).complete(messages, tools)
 
-
     def _asking(self) -> Any:
         """The handler or tool that asks; None for the loop."""
         here = frame.current()
-        if here is None or here.turn.agent is not self.agent or self.agent.boundary.innermost() is not None:
-            return self.agent.boundary.innermost()
+        if (
+            here is None
+            or here.turn.agent.face is not self.agent
+            or core_of(self.agent).boundary.innermost() is not None
+        ):
+            return core_of(self.agent).boundary.innermost()
         return here.by if here.by is not None else SHADOWED if is_aside({"id": here.id}) else None
 
 

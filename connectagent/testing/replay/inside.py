@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from connectagent.agents.agent import Agent
+from connectagent.agents.agent_tool import core_of
 from connectagent.data import TraceEntry
 from connectagent.records.history import inside_begun, parts_of, turn_of, void_entries
 from connectagent.records.read import own_entries, refuse_odd
@@ -142,7 +143,7 @@ class InnerPlayer(Player):
 
     def _follow(self) -> None:
         """Take the answers of the recorded turn that the agent's turn is."""
-        turn = self.agent.turn
+        turn = core_of(self.agent).turn
         if turn is None or turn.id == self._id:
             return
         self._id = turn.id

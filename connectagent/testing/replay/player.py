@@ -12,9 +12,9 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.agents.agent import Agent
-from connectagent.agents.agent_tool import AskAgent, TransferTool
+from connectagent.agents.agent_tool import AskAgent, TransferTool, core_of
 from connectagent.agents.runtime import Runtime
-from connectagent.data import LLM, ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
+from connectagent.data import LLM, AgentBase, ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError, ToolArgumentsError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
@@ -124,7 +124,7 @@ class PlayedAgent(AskAgent):
         player: of the agent that asks.
     """
 
-    def __init__(self, agent: Agent, player: Player) -> None:
+    def __init__(self, agent: AgentBase, player: Player) -> None:
         super().__init__(agent)
         self._player = player
 
@@ -171,11 +171,13 @@ class Player:
         self._recorded_check = RecordedCheck()
         agent.llm = stand_in(self, agent.llm)
         recorded = partial(RecordedLLM, self)
-        agent.runtime = Runtime(recorded, recorded, partial(stand_in, self), lambda after_s: None, replays=True)
+        core_of(agent).runtime = Runtime(
+            recorded, recorded, partial(stand_in, self), lambda after_s: None, replays=True
+        )
         agent.hooks.without(one for one in agent.hooks.loaded if one.builtin and one.plugin in WRITERS)
         agent.hooks.add(Handler("on_trace", self._note_entry, dict(UNORDERED), "replay", builtin=True))
         if not live_tools:
-            agent.tools = RecordedTools(agent.tools, self._recorded_tool, agent.tools._agent_tool)
+            core_of(agent).tools = RecordedTools(agent.tools, self._recorded_tool, agent.tools._agent_tool)
 
     def begin(self, turn: RecordedTurn, offered: bool = False) -> None:
         """Take the answers from this turn on.
@@ -230,7 +232,7 @@ class Player:
         self.entries.append(clone(entry))
         left = self.turn is not None and self.turn.end.get("stream_left")
         if left and is_step(entry) and sum(map(is_step, self.entries)) == self.turn.steps:  # type: ignore[union-attr]
-            self.agent.turn.end(Ending(None, "ended", {"plugin": PROGRAM}))  # as the program did then
+            core_of(self.agent).turn.end(Ending(None, "ended", {"plugin": PROGRAM}))  # as the program did then
 
     # -- the model -----------------------------------------------------------------------------
 
@@ -238,7 +240,7 @@ class Player:
         self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: type[Any] | None = None
     ) -> LLMResponse:
         """The turn's next answer, whatever the request is; the request is remembered."""
-        asking, here = self.agent.boundary.innermost(), frame.current()
+        asking, here = core_of(self.agent).boundary.innermost(), frame.current()
         if here is not None and is_aside({"id": here.id}):
             return self._answer_aside(model, here.id)
         if asking is not None:  # it called `complete()` itself, which is in no trace
@@ -268,12 +270,14 @@ class Player:
         return model_answer(asks.pop(found))
 
     def _note(self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: type[Any] | None) -> None:
-        session: Any = self.agent.conversation.session
+        session: Any = core_of(self.agent).conversation.session
         trace = session["trace"]
         since = len(trace)
         while since and trace[since - 1].get("type") not in ("llm_call", "user_input"):
             since -= 1
-        is_own = messages is session["messages"] or messages == self.agent.conversation.snapshot.copy["messages"]
+        is_own = (
+            messages is session["messages"] or messages == core_of(self.agent).conversation.snapshot.copy["messages"]
+        )
         own = None if is_own else clone(messages)
         names, changes = names_of(tools), request_changes(trace[since:])
         moment = self._moment_now()
@@ -289,7 +293,7 @@ class Player:
 
     def _moment_now(self) -> Moment[Any]:
         """The conversation; what is as it was in the request before is neither compared nor copied."""
-        snapshot = self.agent.conversation.snapshot
+        snapshot = core_of(self.agent).conversation.snapshot
         kept = min(snapshot.marked, len(self._moment))
         messages = snapshot.copy["messages"]  # not those that a thread may change
         self._moment = Moment([(clone(one), {}) for one in messages[kept:]], self._moment, kept)
@@ -319,7 +323,7 @@ class Player:
         made.resources = ()  # what does not run makes none
         return made
 
-    def plays(self, agent: Agent, prompt: str) -> bool:
+    def plays(self, agent: AgentBase, prompt: str) -> bool:
         """Whether an agent that is a tool is to take a recorded turn now."""
         inside, here = self.inside.get(id(agent)), frame.current()
         if inside is None or here is None:
@@ -333,7 +337,7 @@ class Player:
 
     def run(self, name: str) -> Any:
         """What a tool came to then."""
-        session: Any = self.agent.conversation.session
+        session: Any = core_of(self.agent).conversation.session
         pending = session.get("pending_tool")
         id = pending.get("id") if isinstance(pending, dict) else None
         run, reason = self._find_call(name)
@@ -345,7 +349,7 @@ class Player:
         for entry in run.changes:
             apply_change(session, entry)
             if entry["type"] == LOST_UPDATE:  # the recorded state has been merged already, so none is found
-                self.agent.conversation.trace({key: clone(entry[key]) for key in ("type", "by", "lost")})
+                core_of(self.agent).conversation.trace({key: clone(entry[key]) for key in ("type", "by", "lost")})
         if "ended_turn" in run.outcome:
             outward: Any = (self.turn.end if self.turn is not None else {}).get("outward") or {}
             is_own = (outward.get("by") or {}).get("tool") == name
@@ -357,7 +361,7 @@ class Player:
 
     def _find_call(self, name: str) -> tuple[Run | None, str]:
         """The recorded run of the call that is made now."""
-        pending: Any = self.agent.conversation.session.get("pending_tool")
+        pending: Any = core_of(self.agent).conversation.session.get("pending_tool")
         id = pending.get("id") if isinstance(pending, dict) else None
         return self._find(name, id, canonical(self._arguments))
 

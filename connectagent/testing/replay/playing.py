@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from connectagent.agents.agent import Agent
+from connectagent.agents.agent_tool import core_of
 from connectagent.agents.resume import resume
 from connectagent.errors import Paused
 from connectagent.records.write import new_log
@@ -65,8 +66,8 @@ class Playing(ABC):
         below = agent.below
         self.player = player(agent)
         self.player.is_made = self.made
-        agent.log = new_log(recording=False)
-        agent.runtime.on_inner = self._meet
+        core_of(agent).log = new_log(recording=False)
+        core_of(agent).runtime.on_inner = self._meet
         for one in below:
             self._meet(one, one.branch)
 
@@ -76,7 +77,9 @@ class Playing(ABC):
 
     def begin_session(self) -> None:
         first = self.recording.head.get("begins_with") or {}
-        self.agent.log.id = str(self.recording.head.get("id") or self.agent.log.id)  # handlers may send it
+        core_of(self.agent).log.id = str(
+            self.recording.head.get("id") or core_of(self.agent).log.id
+        )  # handlers may send it
         self.agent.current_session = None
         if first:
             prompt = self.agent.system_prompt
@@ -89,7 +92,7 @@ class Playing(ABC):
         """Do again what the program did before a turn: changes of the session, and calls of tools."""
         self.player.begin(_of_program(turn), self.made)
         if turn.before and self.agent.current_session is None:
-            _ = self.agent.conversation.session
+            _ = core_of(self.agent).conversation.session
         for entry in turn.before:
             if (entry.get("by") or {}).get("plugin") == PROGRAM:
                 apply_change(self.agent.current_session, entry)  # type: ignore[arg-type]
@@ -116,8 +119,8 @@ class Playing(ABC):
         while True:
             try:
                 if decided is None:
-                    return self.agent.answer(clone(content), limit, form=form)
-                return str(resume(self.agent, None, None, False, decided._replace(form=form)))
+                    return str(core_of(self.agent).answer(clone(content), limit, form=form))
+                return str(resume(core_of(self.agent), None, None, False, decided._replace(form=form)))
             except Paused:
                 decided = self.recording.decision(turn, paused)
                 if decided is None:
@@ -126,12 +129,12 @@ class Playing(ABC):
 
     def _form(self, turn: RecordedTurn) -> Any:
         """The form of a turn's result: the agent's own, else what the record has of the one given to `input()`."""
-        own = self.agent.form
+        own = core_of(self.agent).form
         if not turn.input.get("output") or (own is not None and own.name == turn.input["output"]):
             return own
         form = RecordedForm(turn, self.agent)
         if self.made:
-            self.agent.output_retries = len(form.sent_back)
+            core_of(self.agent).output_retries = len(form.sent_back)
         return form
 
 

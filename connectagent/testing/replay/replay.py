@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from connectagent.agents.agent import Agent
+from connectagent.agents.agent_tool import core_of
 from connectagent.agents.resume import is_record
 from connectagent.data import TraceEntry
 from connectagent.errors import Paused
@@ -109,7 +110,7 @@ class Replaying(Playing):
                 raise error
             return str(result)
 
-        self.agent.runtime.run = run
+        core_of(self.agent).runtime.run = run
 
     def _meet(self, agent: Agent, branch: str) -> None:
         """Let an agent inside the played one, and those below it, answer from the record too."""
@@ -191,7 +192,7 @@ class Replaying(Playing):
         """The conversation of an agent by its session's trace."""
         first = (self.recording.head.get("begins_with") or {}) if agent is self.agent else {}
         messages, state = (clone(first.get(key)) for key in ("messages", "state"))
-        history = History(agent.system_prompt, messages, state, 0, agent.prompted.changes)
+        history = History(agent.system_prompt, messages, state, 0, core_of(agent).prompted.changes)
         history.turn = int(first.get("turn") or 0)
         history.extend(entries, closed=False)
         return history

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from connectagent.agents.agent_tool import core_of
 from connectagent.agents.copies import definition_of
+from connectagent.agents.core import AgentCore
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import handlers_of, process_wide, shadow
 from connectagent.hooks.entry_points import named, normalized
@@ -85,10 +87,11 @@ def of_agent(agent: Any, named: list[Any]) -> list[Source]:
     listed = list(named)
     above = agent
     while above is not None:
-        arguments = definition_of(above).arguments()
-        own = [arguments.get("plugins"), *above.added, arguments.get("on_events") if above is agent else None]
+        core: AgentCore = core_of(above)
+        arguments = definition_of(core).arguments()
+        own = [arguments.get("plugins"), *core.made_with.added, arguments.get("on_events") if above is agent else None]
         listed += flat(own)
-        above = above.parent if above.inherit_plugins else None
+        above = above.parent if core.tree.inherits else None
     return [source for source in _sources(listed) if there.intersection(source.names)]
 
 

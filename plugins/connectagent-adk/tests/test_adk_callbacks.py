@@ -352,7 +352,7 @@ def test_parameters_hold_for_one_call_under_the_providers_names(model: str, give
     agent = Agent("a", model=model, options=given, plugins=plugins, log=False, quiet=True)
     agent.input("Hi")
     assert seen == [(["x"] if given else None, given.get("seed")), sent]
-    assert agent.call_options() == given
+    assert agent._core.call_options() == given
 
 
 def test_after_model_is_not_for_stand_ins_but_for_recovered_answers() -> None:

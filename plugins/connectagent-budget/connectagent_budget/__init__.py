@@ -290,12 +290,7 @@ class Budget:
 
 def _names(agent: Agent) -> tuple[str, ...]:
     """The names of an agent and of those in whose turns it works."""
-    names = [agent.name]
-    turn = agent.turn
-    while turn is not None and turn.parent is not None:
-        turn = turn.parent
-        names.append(turn.agent.name)
-    return tuple(names)
+    return tuple(one.name for one in (agent, *agent.callers))
 
 
 def _not_kept(unknown: str) -> str:

@@ -188,7 +188,7 @@ def worker(
     """
     if not isinstance(agent, Agent):
         raise ConfigError(f"a worker takes an Agent, not {agent!r:.80}")
-    if not agent.log.recording:
+    if not agent.recording:
         raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); its turns go on from its records")
     if not isinstance(name, str) or not name:
         raise ConfigError(f"name is a text that is not empty, and of this worker alone, not {name!r:.80}")

@@ -172,8 +172,8 @@ def test_the_command_judges_the_calls_of_a_record(tmp_path: Path) -> None:
     agent = Agent("a", [read], llm=llm, quiet=True, log=tmp_path)
     agent.input("Go")
     Path("policy.yaml").write_text("rules: [{allow: read, agents: a, paths: {path: box}}]")
-    assert agent.log.path is not None
-    shown = CliRunner().invoke(group, ["test", "policy.yaml", str(agent.log.path)])
+    assert agent.record is not None
+    shown = CliRunner().invoke(group, ["test", "policy.yaml", str(agent.record)])
     assert shown.exit_code == 0, shown.output
     assert shown.output.splitlines() == [
         'allow  a.read {"path": "box/a"}  (rule 1 of the policy)',
@@ -188,7 +188,7 @@ def test_the_command_judges_calls_of_agents_below_as_theirs(tmp_path: Path) -> N
     agent = Agent("boss", [below], llm=llm, quiet=True, log=tmp_path)
     agent.input("Go")
     Path("policy.yaml").write_text("rules: [{allow: read, agents: reader}, {allow: reader, agents: boss}]")
-    shown = CliRunner().invoke(group, ["test", "policy.yaml", str(agent.log.path)])
+    shown = CliRunner().invoke(group, ["test", "policy.yaml", str(agent.record)])
     assert shown.output.splitlines() == [
         'allow  reader.read {"path": "box/a"}  (rule 1 of the policy)',
         'allow  boss.reader {"prompt": "Read"}  (rule 2 of the policy)',

@@ -122,7 +122,7 @@ class Cluster:
     ) -> None:
         if not isinstance(agent, Agent):
             raise ConfigError(f"a cluster takes an Agent, not {agent!r:.80}")
-        if not agent.log.recording:
+        if not agent.recording:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); its sessions are their records")
         for name, value in (("actors", 1 if actors is None else actors), ("concurrency", concurrency)):
             if type(value) is not int or value < 1:

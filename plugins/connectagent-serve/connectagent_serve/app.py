@@ -79,7 +79,7 @@ class Service:
             raise ConfigError(f"serving at {host} needs a token: --token-env names the environment variable with it")
         if concurrency < 1 or max_bytes < 1:
             raise ConfigError("concurrency and max_bytes are at least 1")
-        if not agent.log.recording:
+        if not agent.recording:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False), and a session is its record")
         self.agent, self.token, self.max_bytes = agent, token, max_bytes
         self.loopback = host in LOOPBACK  # requests must then name this machine as their host
