@@ -27,6 +27,7 @@ from connectagent import (
     ConfigError,
     LLMResponse,
     Parallel,
+    Pause,
     Paused,
     Retry,
     Sequential,
@@ -41,7 +42,6 @@ from connectagent import (
     run_async,
     tool,
 )
-from connectagent.errors import Pause
 from connectagent.loop import threads
 from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call, conversation_problems

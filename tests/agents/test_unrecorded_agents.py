@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from connectagent import Agent, Pause, Paused, xray
+from connectagent import Agent, Pause, Paused, TraceEntry, xray
 from connectagent.cli.group import cli
-from connectagent.data import TraceEntry
 from connectagent.testing import ScriptedLLM, call
 
 

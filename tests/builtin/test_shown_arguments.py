@@ -16,10 +16,9 @@ from connectagent_approve import Approve
 from connectagent_shellhooks import ShellHooks
 from connectagent_shellhooks.settings import Hook
 
-from connectagent import Agent, Pause, Paused, ToolCall, before_each_tool
+from connectagent import Agent, Pause, Paused, ToolCall, arguments_text, before_each_tool
 from connectagent.builtin import trust
 from connectagent.cli import failure
-from connectagent.output.text import arguments_text
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[2]

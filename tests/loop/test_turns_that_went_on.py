@@ -17,6 +17,7 @@ from connectagent import (
     Parallel,
     Pause,
     Paused,
+    ProviderError,
     Retry,
     Sequential,
     TokenUsage,
@@ -33,7 +34,6 @@ from connectagent import (
 )
 from connectagent.builtin.console import Console
 from connectagent.cli.log.export import markdown
-from connectagent.errors import ProviderError
 from connectagent.records.history import history_of, joined_turns
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise

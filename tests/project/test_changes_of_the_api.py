@@ -14,9 +14,8 @@ import pluggy
 import pytest
 
 import connectagent
-from connectagent import Agent, ConnectAgentDeprecationWarning, HandlerError, after_llm
+from connectagent import Agent, ConfigError, ConnectAgentDeprecationWarning, HandlerError, PluginError, after_llm
 from connectagent.cli import main
-from connectagent.errors import ConfigError, PluginError
 from connectagent.hooks import contract, specs
 from connectagent.hooks.distributions import _fits
 from connectagent.records import read_record

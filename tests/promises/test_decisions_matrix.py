@@ -16,9 +16,8 @@ import pytest
 from decision_cases import NAME, Stop, log_of, made, shape, trace_of
 from decision_table import DECISIONS, PROMPT, Decision
 
-from connectagent import Agent, Pause, Paused
+from connectagent import Agent, Parallel, Pause, Paused, Sequential
 from connectagent.agents.decisions import waiting_in
-from connectagent.agents.workflows import Parallel, Sequential
 from connectagent.testing import ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 

@@ -16,10 +16,8 @@ import pytest
 from hostile_records import BAD
 from hostile_records import __file__ as script
 
-from connectagent import Agent, LLMResponse, after_llm
+from connectagent import Agent, ConfigError, LLMResponse, TokenUsage, after_llm
 from connectagent.cli import main
-from connectagent.data import TokenUsage
-from connectagent.errors import ConfigError
 from connectagent.testing import ScriptedLLM, call
 from connectagent.testing.replay.runs import repeated, runs_of
 

@@ -19,10 +19,9 @@ import pytest
 from mutated_records import RAN, Made, Mutation, agent, calls, mutations
 from record_commands import SCRIPT, arguments, commands
 
-from connectagent import Paused
+from connectagent import ConfigError, Paused
 from connectagent.cli import main
 from connectagent.cli.group import cli
-from connectagent.errors import ConfigError
 from connectagent.settings import overrides
 
 WANTED = os.environ.get("CONNECTAGENT_MUTATIONS", "")

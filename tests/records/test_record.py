@@ -31,9 +31,8 @@ from record_agents import __file__ as helpers
 from record_agents import worker
 
 import connectagent
-from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm, on_session
+from connectagent import Agent, ConfigError, LLMResponse, TokenUsage, after_llm, after_tools, before_llm, on_session
 from connectagent.cli.view.listing import listing_of
-from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import all_records, find_record
 from connectagent.records.paths import warn

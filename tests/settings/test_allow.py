@@ -15,8 +15,7 @@ import pytest
 from test_discovery import ENDING, site  # noqa: F401  a fixture
 from wire_server import WireServer, chat
 
-from connectagent import Agent, ConfigError
-from connectagent.loop.ask import llm_do
+from connectagent import Agent, ConfigError, llm_do
 from connectagent.models.create import create_llm
 from connectagent.settings import asked_by, co_folder, overrides, read_allowed, refusal, setting
 from connectagent.settings.allowed import allow, asked_for, digest, store, word_for

@@ -19,8 +19,7 @@ from stopped_answers import WIRES, answer, good, llm_at
 from wire_driver import load, recordings
 from wire_server import FIXTURES, Answer, WireServer, response_stream
 
-from connectagent import Agent, ProviderError
-from connectagent.tools.tool import Tool
+from connectagent import Agent, ProviderError, Tool
 
 CASES = int(os.environ.get("CONNECTAGENT_CUT_ANSWERS", "300"))
 NAMES = {"openai-chat": "chat", "openai-responses": "responses", "anthropic-messages": "anthropic"}
