@@ -30,7 +30,7 @@ from connectagent import (
     before_each_tool,
     on_session,
 )
-from connectagent.agents import keyed
+from connectagent.agents import keyed_session
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records import retention
 from connectagent.records.file import hold
@@ -180,7 +180,7 @@ def test_a_session_tells_its_state_and_goes_on_with_nothing(folder: Path) -> Non
             raise Pause("enough?")
         return "counted"
 
-    def counter(*responses: Any) -> keyed.KeyedSession:
+    def counter(*responses: Any) -> keyed_session.KeyedSession:
         agent = Agent("counter", [count], llm=ScriptedLLM(*responses), quiet=True, state={"count": []})
         return agent.for_session("s")
 
@@ -332,7 +332,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_asked(folder:
 def test_a_turn_that_has_ended_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     writer("one").for_session("chat").turn("first")
     reads: list[Path] = []
-    monkeypatch.setattr(keyed, "read_record", lambda path: reads.append(path) or read_record(path))
+    monkeypatch.setattr(keyed_session, "read_record", lambda path: reads.append(path) or read_record(path))
     session = writer().for_session("chat")
     assert session.turn("first", number=1) == "one" and reads == [session.record]
 

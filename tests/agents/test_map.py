@@ -26,7 +26,7 @@ from connectagent import (
     before_each_tool,
     on_agent_closed,
 )
-from connectagent.agents import keyed
+from connectagent.agents import keyed_session
 from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.loop import threads
@@ -161,7 +161,7 @@ def test_the_same_run_again_makes_no_request() -> None:
 def test_an_item_that_is_done_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     list(agent_of().map(["a", "b"], run="r"))
     reads: list[Path] = []
-    monkeypatch.setattr(keyed, "read_record", lambda path: reads.append(path) or read_record(path))
+    monkeypatch.setattr(keyed_session, "read_record", lambda path: reads.append(path) or read_record(path))
     items = list(agent_of().map(["a", "b"], run="r"))
     assert [item.known for item in items] == [True, True]
     assert sorted(reads) == sorted(item.record for item in items if item.record is not None)

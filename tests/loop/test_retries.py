@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -265,3 +266,40 @@ def test_an_attempt_that_a_kill_cut_off_is_made_again_where_the_tool_is_idempote
     session: Any = second.current_session
     calls = [entry["status"] for entry in session["trace"] if entry["type"] == "tool_execution"]
     assert calls == ["success", "skipped", "success"]  # what was skipped then stays in the trace
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0.02])
+def test_a_retry_of_a_tool_that_the_handler_has_removed_finds_no_such_tool(timeout_s: float | None) -> None:
+    runs: list[str] = []
+    gone_on = threading.Event()
+
+    @tool(timeout_s=timeout_s)
+    def flaky() -> str:
+        """Fail, or take too long."""
+        runs.append("ran")
+        if timeout_s is None:
+            raise ValueError("no")
+        gone_on.wait(10)
+        return "late"
+
+    @on_error
+    def remove_it(agent: Any, tool_call: Any) -> Any:
+        if "flaky" not in agent.tools:
+            return None
+        agent.remove_tool("flaky")
+        return Retry()
+
+    llm = ScriptedLLM(call("flaky"), "Done.")
+    agent = Agent("a", [flaky], llm=llm, on_events=[remove_it], log=False, quiet=True)
+    try:
+        assert agent.input("Hi") == "Done."
+    finally:
+        gone_on.set()
+    (entry,) = entries(agent, "tool_execution")
+    assert runs == ["ran"]
+    assert (entry["status"], entry["error_type"]) == ("not_found", "ToolNotFound")
+    assert [one["error_type"] for one in entry["attempts"]] == [
+        "ValueError" if timeout_s is None else "TimeoutError",
+        "ToolNotFound",
+    ]
+    assert "there is no tool 'flaky'" in llm.requests[1].messages[-1]["content"]

@@ -20,8 +20,9 @@ from connectagent.testing import ScriptedLLM, call
 PACKAGE = Path(connectagent.__file__).parent
 # Upper bounds. Comprehensions count as functions, as Python 3.11 runs them.
 # Checking the arguments of a call before its handlers, and reading them for the function, takes six functions in three
-# files of their own. Judging why an answer stopped takes one file more, and so does noting who writes to the state.
-FUNCTIONS, FILES, FILE_CHANGES = 109, 22, 145
+# files of their own. Judging why an answer stopped takes one file more, and so does noting who writes to the state, and
+# the journal, which is empty in a turn that is not resumed.
+FUNCTIONS, FILES, FILE_CHANGES = 110, 23, 146
 
 
 def double(x: int) -> int:

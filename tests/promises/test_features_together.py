@@ -394,7 +394,7 @@ def test_a_cell_that_ctrl_c_stops_at_any_entry_goes_on(name: str) -> None:
 def until_stopped(agent: Agent) -> None:
     """Wait until Ctrl-C has stopped the agent's turn; agent `a` presses it."""
     turn: Any = agent.turn
-    if turn.past is not None:  # it is resumed
+    if turn.resumed:  # it is resumed
         return
     if agent.name == "a":
         os.kill(os.getpid(), signal.SIGINT)

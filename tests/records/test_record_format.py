@@ -49,7 +49,7 @@ from connectagent import (
     shadow,
     tool,
 )
-from connectagent.agents.undo import take_back
+from connectagent.agents.rewind import take_back
 from connectagent.models.openai import OpenAILLM
 from connectagent.records.read import load_record
 from connectagent.session.entries import ENTRIES, By

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
-from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
+from connectagent.cli.log.reading import cost_text, local_time, number_of
 from connectagent.cli.view.page import page_parts
 from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
@@ -22,6 +22,7 @@ from connectagent.records.find import find_record
 from connectagent.records.findings import findings_of
 from connectagent.records.history import joined_turns
 from connectagent.records.read import read_lazily, read_record, refuse_odd
+from connectagent.records.texts import data_text, plain_value
 
 
 def markdown(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
@@ -77,12 +78,12 @@ def _entry_lines(entry: dict[str, Any], agent: str) -> Iterator[str]:
             yield from ("", _fenced(value))
 
 
-def _one(value: Any) -> str:
+def _one(value: object) -> str:
     """A value on one line, with Markdown and HTML escaped."""
     return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(str(value).split()))
 
 
-def _fenced(value: Any) -> str:
+def _fenced(value: object) -> str:
     """A value as a block; its fence is longer than any in it."""
     text = data_text(value, 2)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))

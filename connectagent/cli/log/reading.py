@@ -17,8 +17,8 @@ from connectagent.output.rows import Row, price, rows_of, tokens
 from connectagent.output.terminal import Terminal
 from connectagent.output.text import clean, visible
 from connectagent.records.find import agent_in_name, all_records, records_folder
-from connectagent.records.messages import TurnMessages
 from connectagent.records.read import refuse_odd
+from connectagent.records.texts import data_text, plain_value
 
 Read = TypeVar("Read")
 
@@ -53,7 +53,7 @@ def terminal() -> Terminal:
     return Terminal(sys.stdout)
 
 
-def echo_json(value: Any) -> None:
+def echo_json(value: object) -> None:
     """Print a value as JSON in ASCII, without control characters."""
     parts = json.JSONEncoder(indent=2, default=plain_value).iterencode(value)
     while some := "".join(islice(parts, 20_000)):  # a record may be long: one part after the other takes less memory
@@ -64,25 +64,6 @@ def echo_json(value: Any) -> None:
 def echo(text: object) -> None:
     """Print a text of several lines without control characters."""
     click.echo(clean(str(text)))
-
-
-def plain_value(value: Any) -> str:
-    """A value that JSON does not have, as text; a time, and messages of a turn, as in the record."""
-    if isinstance(value, TurnMessages):
-        return value.text()
-    if isinstance(value, datetime.datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return str(value)
-
-
-def data_text(value: Any, indent: int | None = None) -> str:
-    """A value of an entry as whole text: a text unchanged, others as JSON."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
-    except (TypeError, ValueError, RecursionError):  # what YAML has and JSON has not: keys that are lists
-        return str(value)
 
 
 _LEAST_CELLS = 8  # of the last column, beside the others
@@ -170,15 +151,16 @@ def cost_text(cost: float | None, known: float | None = None) -> str:
     return f"{price(known)} + ?" if known else "?"
 
 
-def local_time(when: Any, pattern: str = "%Y-%m-%d %H:%M") -> str:
+def local_time(when: object, pattern: str = "%Y-%m-%d %H:%M") -> str:
     """A time in the user's time zone; `?` for anything else."""
     return when.astimezone().strftime(pattern) if isinstance(when, datetime.datetime) else "?"
 
 
-def number_of(value: Any) -> float | None:
+def number_of(value: object) -> float | None:
     """A finite number from a record; None for anything else."""
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if real and abs(value) < 1e300 else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if abs(value) < 1e300 else None
 
 
 record_argument = click.argument("record", required=False, metavar="[RECORD]")

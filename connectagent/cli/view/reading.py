@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.cli.failure import decision_option
-from connectagent.cli.log.reading import data_text
-from connectagent.cli.view.changes import MOST_CHANGES, changes_of, request_data, text_of_value
-from connectagent.cli.view.conversation import content_text, conversation_of, images_of, news_of
+from connectagent.cli.view.changes import MOST_CHANGES, changes_of, request_data
+from connectagent.cli.view.conversation import conversation_of, images_of, news_of
 from connectagent.cli.view.editor import editor_link
 from connectagent.cli.view.listing import Listing, number_lines
 from connectagent.cli.view.rows import MOST_IN_DETAIL, excerpt, fields_of
@@ -24,6 +23,7 @@ from connectagent.records.follow import Follower
 from connectagent.records.read import read_lazily
 from connectagent.records.requests import Request
 from connectagent.records.summary import summarise
+from connectagent.records.texts import content_text, data_text, text_of_value
 from connectagent.records.watched import WatchedAgent, request_of, watched_agents
 from connectagent.session.journal import calls_of
 

@@ -22,7 +22,7 @@ from connectagent.tools.tool import Tool
 
 if TYPE_CHECKING:
     from connectagent.agents.batch import Item
-    from connectagent.agents.keyed import KeyedSession
+    from connectagent.agents.keyed_session import KeyedSession
     from connectagent.records.store import Store
 
 _SECRET = "api_key"
@@ -70,7 +70,7 @@ class Repeatable(AsyncMethods):
         Raises:
             ConfigError: the agent is not recorded, the key is empty or not a str, or the store lacks a method.
         """
-        from connectagent.agents.keyed import KeyedSession  # loads the reader of records
+        from connectagent.agents.keyed_session import KeyedSession  # loads the reader of records
 
         return KeyedSession(self, key, store)
 

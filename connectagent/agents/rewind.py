@@ -59,7 +59,7 @@ def _take(
     agent: Any, session: RecordedSession, path: Path, held: Held, at: tuple[int, int] | None = None, **more: Any
 ) -> None:
     """Give an agent the session of a record, and take no turn of it; `more`: of the entry that says so."""
-    take_record(agent, session, Journal([]), path, at, False, held)
+    take_record(agent, session, Journal(), path, at, False, held)
     agent.conversation.trace({**resumed_entry(agent, session, path), **more})
     agent.hooks.observe("on_session", agent=agent, reason="resumed")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from connectagent.agents.decisions import Decision
 from connectagent.agents.links import start
 from connectagent.agents.resume import reopen
-from connectagent.agents.undo import give_up, may_be_left
+from connectagent.agents.rewind import give_up, may_be_left
 from connectagent.data import TokenUsage, Wait
 from connectagent.errors import ConfigError, DivergenceError, SessionBusy, cut
 from connectagent.loop.stream import Events, streamed
