@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_wire_agent import agent_for
+from recorded_agents import agent_for
 from wire_driver import WIRE, Recording, load, recordings, replay_server
 
 from connectagent import Agent, LLMResponse, Retry, TokenUsage, after_llm, after_user_input, before_llm, on_error

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from fresh_environment import OFFLINE, ROOT, Environment
-from test_wire_agent import agent_for
+from recorded_agents import agent_for
 from wire_driver import ERROR_KINDS, MODES, RETRIED, WIRE, Recording, load, recordings, replay_server
 from wire_server import FIXTURES, WireServer, answers_of, conversation
 

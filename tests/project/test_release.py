@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_packages import PROJECT, ROOT, release, script
+from release_scripts import PROJECT, ROOT, release, script
 
 CHANGELOG = """\
 # Changelog

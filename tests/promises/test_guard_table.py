@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from security_tables import table
-from test_discovery import site  # noqa: F401  a fixture
 
 from connectagent import (
     Agent,
@@ -106,7 +105,7 @@ def agent_with(guard: str, *script: Any, **more: Any) -> Agent:
 
 
 @pytest.fixture(autouse=True)
-def place(site: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: F811
+def place(site: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(ROOT / "plugins" / "connectagent-approve"))
     site("approve", "from connectagent_approve import Approve\n", "connectagent_approve:Approve")
     monkeypatch.setattr("sys.stdin", None)

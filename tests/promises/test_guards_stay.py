@@ -9,7 +9,7 @@ from typing import Any
 
 import forked
 import pytest
-from test_discovery import PROVIDER, site  # noqa: F401  a fixture
+from installed_distributions import PROVIDER
 
 from connectagent import Agent, PluginError, ToolRejected, before_each_tool, settings, shadow, use
 from connectagent.agents.decisions import waiting_in
@@ -46,7 +46,7 @@ def my_own(tool_call: Any) -> None:
 
 
 @pytest.fixture
-def fence(site: Any) -> Any:  # noqa: F811
+def fence(site: Any) -> Any:
     """An installed guard by the name `fence`, and an object of it."""
     site("fence", GUARD, "{module}:Guard")
     scope: dict[str, Any] = {}
@@ -352,7 +352,7 @@ class Asks:
 
 @pytest.mark.parametrize("command", [["resume", "payer"], ["chat", "agent.py", "--resume", "payer"]])
 def test_a_session_does_not_go_on_without_the_guard_that_the_command_line_named(
-    command: list[str], site: Any, tmp_path: Path  # noqa: F811
+    command: list[str], site: Any, tmp_path: Path
 ) -> None:
     site("asks", ASKS, "{module}:Asks")
     (tmp_path / "agent.py").write_text(PAYS)
@@ -374,7 +374,7 @@ def test_a_session_does_not_go_on_without_the_guard_that_the_command_line_named(
 
 
 def test_a_session_goes_on_with_another_model_without_the_plugin_that_brought_the_first(
-    site: Any, tmp_path: Path  # noqa: F811
+    site: Any, tmp_path: Path
 ) -> None:
     site("told", PROVIDER.replace("PREFIX", "told"), group="connectagent.models")
     (tmp_path / "agent.py").write_text("from connectagent import Agent\nagent = Agent('a')\n")

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_allow import MARK, allowed, co, own_state, project  # noqa: F401  a fixture
-from test_discovery import site  # noqa: F401  a fixture
+from untrusted_project import MARK, allowed, co, own_state, project  # noqa: F401  a fixture
 
 from connectagent import Agent, ConfigError, PluginError
 from connectagent.records.blobs import load_blob
@@ -98,7 +97,7 @@ def test_code_that_another_user_can_change_is_not_run_though_it_was_allowed(tmp_
 )
 def test_options_that_name_files_commands_and_variables_need_the_word(
     options: str,
-    site: Callable[..., object],  # noqa: F811
+    site: Callable[..., object],
     tmp_path: Path,
 ) -> None:
     site("reads", READS, "{module}:Reads")
@@ -113,7 +112,7 @@ def test_options_that_name_files_commands_and_variables_need_the_word(
     assert run().startswith("[")
 
 
-def test_a_file_of_the_current_folder_is_not_taken_for_the_one_that_was_allowed(site: Callable[..., object]) -> None:  # noqa: F811
+def test_a_file_of_the_current_folder_is_not_taken_for_the_one_that_was_allowed(site: Callable[..., object]) -> None:
     site("reads", READS, "{module}:Reads")
     project("plugins = ['reads']\n[tool.connectagent.reads]\nfile = 'a.json'")
     Path(".git").mkdir()

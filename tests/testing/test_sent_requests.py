@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
+from faulty_sessions import TURNS, Session, Turn
 from hypothesis import HealthCheck, given, settings
-from test_conversation_property import TURNS, Session, Turn
 from told import assert_told, requests_of
 
 from connectagent import (

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import refusing_provider
 from connectagent_compact import Compact
+from refused_elements import ELEMENTS, agent_at, messages_of, owners_of
 from refusing_provider import POISON, WIRES, RefusingProvider
-from test_refused_content import ELEMENTS, agent_at, messages_of, owners_of
 
 from connectagent import Agent
 from connectagent.testing import conversation_problems, replayed
@@ -107,7 +107,7 @@ def test_what_is_refused_in_a_request_that_was_just_compacted_is_replaced(
 ELSEWHERE = """
 import sys
 from test_refused_and_compacted import compact
-from test_refused_content import ELEMENTS
+from refused_elements import ELEMENTS
 from connectagent import Agent
 
 element, record, model, address = sys.argv[1:]
