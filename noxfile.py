@@ -21,7 +21,7 @@ QUICK = [
     "tests/commands/test_cli.py::test_an_empty_prompt_is_a_usage_error",
     "tests/promises/test_hook_table.py",
     "tests/project/test_house.py",
-    "tests/project/test_libraries.py",
+    "tests/commands/test_libraries.py",
     "tests/models/test_prompt_caching.py",
     "tests/models/test_providers_names.py",
     "tests/tools/test_tool_schemas.py",

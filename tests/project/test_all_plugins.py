@@ -24,7 +24,6 @@ from wire_driver import ERROR_KINDS, MODES, RETRIED, WIRE, Recording, load, reco
 from wire_server import FIXTURES, WireServer, answers_of, conversation
 
 from connectagent import Agent, ConfigError, PluginError, Tool
-from connectagent.hooks.entry_points import OFFICIAL
 
 FOLDERS = sorted((ROOT / "plugins").glob("connectagent-*/"))
 PROJECTS = {folder.name: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
@@ -70,10 +69,6 @@ def test_the_extra_all_names_every_plugin_that_is_not_heavy() -> None:
     assert project["optional-dependencies"]["all"] == light
     *others, last = (f"`{folder.name.removeprefix('connectagent-')}`" for folder in FOLDERS if folder.name not in light)
     assert f"all but {', '.join(others)} and {last}." in (ROOT / "docs" / "plugins.md").read_text("utf-8")
-
-
-def test_a_name_that_is_not_installed_is_known_for_every_plugin() -> None:
-    assert [f"connectagent-{name}" for name in OFFICIAL] == [folder.name for folder in FOLDERS]
 
 
 @pytest.fixture(scope="module")

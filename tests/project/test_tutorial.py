@@ -11,7 +11,7 @@ import pytest
 from fresh_environment import OFFLINE, Environment
 from tutorial_steps import TUTORIAL, steps
 
-from connectagent.hooks.specs import HOOKS
+from connectagent import hooks
 
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 WIDTH = 80  # of the terminal that the tutorial shows
@@ -73,7 +73,7 @@ def test_the_first_plugin_of_the_tutorial_has_eleven_lines() -> None:
 
 def test_the_tutorial_names_only_hooks_that_there_are() -> None:
     named = re.findall(r"@(\w+)", TUTORIAL.read_text("utf-8"))
-    assert named and set(named) <= set(HOOKS)
+    assert named and set(named) <= set(hooks.__all__)
 
 
 def test_two_commands_make_a_plugin_that_is_installed_listed_and_tested(

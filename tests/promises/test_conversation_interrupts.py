@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 from collections import Counter
 from typing import Any
@@ -12,8 +10,6 @@ import pytest
 from ctrl_c import CtrlC
 
 from connectagent import Agent, LLMResponse, ToolCall, ToolRejected, after_tools, around_tool, before_each_tool
-from connectagent.session import snapshot as snapshot_module
-from connectagent.session.snapshot import FollowedTrace
 from connectagent.testing import ScriptedLLM
 from connectagent.testing import conversation_problems as problems
 
@@ -121,17 +117,3 @@ def test_a_turn_that_is_interrupted_at_any_line_of_the_package_can_go_on(turns_b
         if found:
             broken.setdefault(where, found)
     assert not broken, "\n".join(f"{where}: {found}" for where, found in broken.items())
-
-
-def test_an_entry_whose_writing_ctrl_c_cut_off_is_not_taken_for_the_next_one() -> None:
-    for at in itertools.count(1):
-        trace: list[dict[str, Any]] = []
-        followed = FollowedTrace(trace, 0)
-        with CtrlC(at, (snapshot_module.__file__,)) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
-            followed.append({"type": "first"})
-        if not ctrl_c.where:
-            break
-        followed.append({"type": "second"})
-        followed.restore()
-        assert trace[-1] == {"type": "second"} and trace[:-1] in ([], [{"type": "first"}]), ctrl_c.where
-    assert at > 5

@@ -11,7 +11,6 @@ import pytest
 from untrusted_project import MARK, allowed, co, own_state, project  # noqa: F401  a fixture
 
 from connectagent import Agent, ConfigError, PluginError
-from connectagent.records.blobs import load_blob
 from connectagent.settings import asked_by, check_allowed, co_folder, project_settings, read_allowed, refusal, setting
 from connectagent.settings.allowed import allow, asked_for, digest
 from connectagent.testing import ScriptedLLM
@@ -248,15 +247,6 @@ def test_a_settings_file_that_does_not_end_is_an_error(kind: str) -> None:
     with pytest.raises(ConfigError, match=r"pyproject\.toml: cannot be read"):
         run()
     assert co("--help").returncode == 0
-
-
-@pytest.mark.parametrize("kind", ENDLESS)
-def test_a_long_text_of_a_record_that_does_not_end_is_none(kind: str) -> None:
-    digest = "0" * 64
-    place = Path(digest)
-    os.mkfifo(place) if kind == "pipe" else place.symlink_to("/dev/zero")
-    with pytest.raises(OSError, match="no regular file"):
-        load_blob(digest, Path.cwd())
 
 
 @pytest.mark.posix("has no pipes among its files")

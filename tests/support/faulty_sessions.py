@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from awaiting import take
 from conversation_faults import ACTS, Abrupt, Boom
+from documented_hooks import AROUND, EVENTS, PARAMETERS
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from connectagent import Agent, HookResultError, LLMResponse, Tool, ToolCall, hooks
-from connectagent.hooks.specs import AROUND, EVENTS, PARAMETERS
 from connectagent.models.anthropic_messages import tools_to_wire as to_anthropic
 from connectagent.models.responses_messages import tools_to_wire as to_responses
 from connectagent.testing import conversation_problems as problems

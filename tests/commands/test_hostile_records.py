@@ -22,6 +22,7 @@ from connectagent.testing import ScriptedLLM, call
 from connectagent.testing.replay.runs import repeated, runs_of
 
 ROOT = Path(__file__).parents[2]
+PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
 COUNT = int(os.environ.get("CONNECTAGENT_HOSTILE", "60"))
 
 
@@ -30,7 +31,7 @@ def test_no_record_crashes_hangs_or_fills_the_memory_is_misread_or_runs(tmp_path
     done = subprocess.run(
         [sys.executable, script, str(COUNT), "7"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "CONNECTAGENT_DIR": ".co"},
+        env={**os.environ, "PYTHONPATH": PATHS, "HOME": str(tmp_path), "CONNECTAGENT_DIR": ".co"},
         capture_output=True,
         text=True,
     )

@@ -20,9 +20,13 @@ from connectagent.models.responses_messages import tools_to_wire as tools_to_res
 from connectagent.models.sdk import encoded
 from connectagent.session.messages import is_valid, mended
 from connectagent.testing import ScriptedLLM, conversation_problems
-from connectagent.testing.rules import ASKED
 
-AT = {provider: Origin(*asked) for provider, asked in ASKED.items()}
+AT = {
+    "openai": Origin("openai", "api.openai.com", "gpt-4o"),
+    "mistral": Origin("mistral", "api.mistral.ai", "mistral-large-latest"),
+    "openai-responses": Origin("openai-responses", "api.openai.com", "gpt-5"),
+    "anthropic": Origin("anthropic", "api.anthropic.com", "claude-sonnet-4-5"),
+}
 
 
 def look(n: int = 0) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from installed_distributions import PROVIDER
 
 from connectagent import Agent, PluginError, ToolRejected, before_each_tool, settings, shadow, use
-from connectagent.agents.decisions import waiting_in
 from connectagent.cli import main
 from connectagent.records import read_record
 from connectagent.settings import overrides
@@ -362,14 +362,15 @@ def test_a_session_does_not_go_on_without_the_guard_that_the_command_line_named(
     done = co(tmp_path, *command, PYTHONPATH=path)
     assert done.returncode == 2 and "paid" not in done.stdout + done.stderr
     assert "add -p asks, with its options, or go on without it by -p no:asks" in done.stderr
-    [record] = (tmp_path / ".co" / "evals").iterdir()
 
-    def approve() -> list[str]:
-        return ["--approve", waiting_in(record)[0].id]
+    def approve(shown: subprocess.CompletedProcess[str]) -> list[str]:
+        found = re.search(r"--approve '?([^\s']+)", shown.stderr)
+        assert found
+        return ["--approve", found[1]]
 
-    again = co(tmp_path, "resume", "payer", "-p", "asks", *approve(), PYTHONPATH=path)
+    again = co(tmp_path, "resume", "payer", "-p", "asks", *approve(asked), PYTHONPATH=path)
     assert "paid 1" in again.stdout + again.stderr and "may I?" in again.stderr and "paid 3" not in again.stdout
-    over = co(tmp_path, "resume", "payer", "-p", "no:asks", *approve(), PYTHONPATH=path)
+    over = co(tmp_path, "resume", "payer", "-p", "no:asks", *approve(again), PYTHONPATH=path)
     assert "paid 3" in over.stdout + over.stderr
 
 
