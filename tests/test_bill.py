@@ -223,7 +223,7 @@ def test_a_cost_without_a_price_in_the_table_is_divided_evenly() -> None:
 
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/support"]
 from test_bill import Agent, Clock, Stuffer, call, shop
 child = Agent("helper", description="Adds.", inherit_plugins=False, quiet=True)  # has no such plugin
 agent = shop(call("look", query="a"), "Done.", plugins=[Stuffer(), Clock()])
