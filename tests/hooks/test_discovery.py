@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from allowing import allow_here
+from allowed_folder import allow_here
 from installed_distributions import ENDING, MARK, PROVIDER
 
 from connectagent import Agent, ConfigError, PluginError, Retry, on_complete, on_error, use

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from told import assert_told
+from recorded_requests import assert_told
 
 from connectagent import (
     Agent,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from awaiting import take
+from awaited_turns import take
 from conversation_faults import ACTS, Abrupt, Boom
 from documented_hooks import AROUND, EVENTS, PARAMETERS
 from hypothesis import HealthCheck, settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_line import run_command
 from pydantic import BaseModel, create_model
-from told import assert_told, requests_of
+from recorded_requests import assert_told, requests_of
 from wire_server import Answer, WireServer, chat
 
 from connectagent import (

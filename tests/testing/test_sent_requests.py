@@ -16,7 +16,7 @@ import pytest
 from command_line import run_command
 from faulty_sessions import TURNS, Session, Turn
 from hypothesis import HealthCheck, given, settings
-from told import assert_told, requests_of
+from recorded_requests import assert_told, requests_of
 
 from connectagent import (
     Agent,

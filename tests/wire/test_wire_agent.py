@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import create_model
 from recorded_agents import agent_for
-from told import assert_told
+from recorded_requests import assert_told
 from wire_driver import MODES, RETRIED, WIRE, Recording, load, recordings, replay_server
 
 from connectagent import Agent, ProviderError
