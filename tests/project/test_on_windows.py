@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from connectagent.agents.decisions import waiting_in
-
 TESTS = Path(__file__).parents[1]
 PAIRS = int(os.environ.get("CONNECTAGENT_PAIRS", "2"))
 SLICE = """
@@ -218,15 +216,13 @@ agent = Agent("payer", [pay], llm=Payer(), plugins=[ask], quiet=True)
 if __name__ == "__main__":
     try:
         agent.input("Pay.")
-    except Paused:
-        pass
+    except Paused as paused:
+        print(paused.waiting[0].id)
 """
 
 
-def resumed_twice(folder: Path, windows: bool) -> tuple[list[int], str, str]:
+def resumed_twice(folder: Path, wait: str, windows: bool) -> tuple[list[int], str, str]:
     """Two processes that resume a record at the same moment: their exit codes, what ran, and what was refused."""
-    [record] = (folder / ".co" / "evals").glob("*.yaml")
-    wait = waiting_in(record)[0].id
     command = [sys.executable, "-m", "connectagent", "resume", "last", "--approve", wait, "--quiet"]
     given: dict[str, Any] = {"cwd": folder, "env": environment(windows), "text": True}
     pair = [subprocess.Popen(command, stdout=-1, stderr=-1, stdin=subprocess.DEVNULL, **given) for _ in range(2)]
@@ -247,7 +243,8 @@ def test_of_two_that_resume_a_record_at_once_one_runs_the_tool_and_the_other_is_
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "agent.py").write_text(PAIR)
-        python("agent.py", folder=folder, windows=windows).check_returncode()
-        codes, paid, told = resumed_twice(folder, windows)
+        asked = python("agent.py", folder=folder, windows=windows)
+        asked.check_returncode()
+        codes, paid, told = resumed_twice(folder, asked.stdout.strip(), windows)
         assert (codes, paid) == ([0, 1], "paid\n"), told
         assert "is being written by a running agent" in told
