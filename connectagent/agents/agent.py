@@ -234,6 +234,7 @@ class Agent(Repeatable):
         wait: str | None = None,
         output: Any = None,
         renamed: bool = False,
+        abandon: bool = False,
     ) -> Any:
         """Go on with the session of a record, and finish the turn that was stopped in it.
 
@@ -252,9 +253,10 @@ class Agent(Repeatable):
             wait: the id of the wait that `reject` or `answer` is about, where several wait.
             output: the `output` that the turn's `input()` was given.
             renamed: take the record of an agent of another name too: this agent had that name.
+            abandon: leave the turn that was stopped as it is; nobody can go on with it then.
 
         Returns:
-            The result of the finished turn, else of the last one; None where there is no turn.
+            The result of the finished turn, else of the last one; None where there is no turn, or it was abandoned.
 
         Raises:
             Paused: the turn still waits for a decision.
@@ -267,7 +269,7 @@ class Agent(Repeatable):
         self.refuse_inside("resume()")
         form = self.form if output is None else self.form_for(output)
         decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
-        text = start(self, "resume", partial(resume, self, record, place, fork, decision, renamed))
+        text = start(self, "resume", partial(resume, self, record, place, fork, decision, renamed, abandon))
         return text if form is None or text is None else form.result(self, text)
 
     def resume_stream(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> Events:

@@ -27,6 +27,7 @@ class Resuming(TypedDict, total=False):
     wait: str | None
     output: Any
     renamed: bool
+    abandon: bool
 
 
 class AsyncMethods(Closable):

@@ -20,8 +20,9 @@ from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import Held, hold
-from connectagent.records.history import UNRECORDED, Part, parts_of, read_session
+from connectagent.records.history import Part, parts_of, read_session
 from connectagent.records.incomplete import take_incomplete
+from connectagent.records.older_formats import go_on_anew, is_older, later_record
 from connectagent.records.paths import create_empty, keyed_record, size_of, tell
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.sent import without_halves
@@ -74,6 +75,7 @@ class KeyedSession:
         lacks = [name for name in ("size", "read", "append") if not callable(getattr(store, name, None))]
         if store is not None and lacks:
             raise ConfigError(f"a store has the methods size, read and append; {store!r:.80} lacks {', '.join(lacks)}")
+        self._stored = store
         self._store = None if store is None else Kept(store, self.record)
         self._lock = threading.Lock()
         self._ended: int | None = None  # how many turns, where this process was the last to write
@@ -239,7 +241,7 @@ class KeyedSession:
         if self._last is not None and self._last[0] == number:
             return self._last[1]
         part = self._part(number)
-        return None if part.is_open or part.last.get(UNRECORDED) else str(part.last.get("status"))
+        return None if part.is_open or part.is_left else str(part.last.get("status"))
 
     def _part(self, number: int) -> Part:
         recorded = self._latest()
@@ -337,7 +339,8 @@ class KeyedSession:
         try:
             self._take_incomplete()
             create_empty(self.record)
-            return hold(self.record, self._store)
+            held = hold(self.record, self._store)
+            return self._held_later(held) if is_older(self.record) else held
         except SessionBusy:
             raise SessionBusy(f"{self!r} is in a turn elsewhere; once that is over, the same call reads it") from None
         except OSError as error:
@@ -350,6 +353,31 @@ class KeyedSession:
         """Go on with what an earlier version has left when the disk was full, and say once what was lost."""
         if (told := take_incomplete(self.record)) is not None:
             tell(f"{self!r} {told}")
+        later = later_record(self.record)
+        if is_older(self.record):
+            is_stored = self._stored is not None and Kept(self._stored, later).size() > 0
+            if is_stored or size_of(later):
+                self._go_to(later)
+
+    def _held_later(self, held: Held) -> Held:
+        """Go on in a record of this format; `held`: the locked one of an earlier format.
+
+        Raises:
+            ConfigError: its last turn was stopped.
+        """
+        try:
+            earlier = self.record
+            later = later_record(earlier)
+            elsewhere = None if self._stored is None else Kept(self._stored, later)
+            newer = go_on_anew(earlier, self._definition.name, elsewhere)
+            self._go_to(later)
+            return newer
+        finally:
+            held.close()
+
+    def _go_to(self, record: Path) -> None:
+        self.record = record
+        self._store = None if self._stored is None else Kept(self._stored, record)
 
     def _lock_own(self, log: RecordLog) -> Held | None:
         """Lock the record as this process has left it; None where it has not, or another process has gone on with it.
@@ -410,8 +438,9 @@ class KeyedSession:
         return None
 
     def _result(self, part: Part, content: Any) -> str:
-        if part.last.get(UNRECORDED):
-            raise DivergenceError(f"turn {part.number} of {self!r} was given up: it {part.last.get('error')}")
+        if part.is_left:
+            why = f": it {part.last['error']}" if "error" in part.last else ""
+            raise DivergenceError(f"turn {part.number} of {self!r} was given up{why}")
         self._check_prompt(part, content)
         if part.is_open:
             raise DivergenceError(f"turn {part.number} of {self!r} was given up: its status is {part.last['status']!r}")

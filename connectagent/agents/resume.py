@@ -25,6 +25,7 @@ from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.incomplete import lost_behind
 from connectagent.records.log import ResumedFrom
+from connectagent.records.older_formats import abandon_open, go_on_anew, is_older
 from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
@@ -84,20 +85,38 @@ def is_record(record: str | os.PathLike[str]) -> Path:
     return file
 
 
-def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, renamed: bool = False) -> str | None:
-    """Give an agent the session of a record, and finish its open turn; the result.
+def resume(
+    agent: Any,
+    record: Any,
+    place: Any,
+    fork: bool,
+    decision: Decision,
+    renamed: bool = False,
+    abandon: bool = False,
+) -> str | None:
+    """Give an agent the session of a record, and finish its open turn, or abandon it; the result.
 
     Raises:
         ConfigError: there is no such record or place, it is another agent's, another process has it, or a decision
             does not fit.
         Paused: the turn waits for a decision, still or again.
     """
+    if abandon:
+        record = _to_abandon(agent, record, place, fork, decision)
     if record is None:
         return _resume_here(agent, decision)
     path, at = is_record(record), parse_place(place)
-    held = None if fork else _locked(agent.log, path)
     agent._shown = None
+    if is_older(path):
+        held: Held | None = go_on_anew(path, agent.name, None, at, abandon)
+        assert held is not None
+        path = held.file.path
+        fork = False
+    else:
+        held = None if fork else _locked(agent.log, path)
     try:
+        if abandon and held is not None:
+            abandon_open(held)
         return reopen(agent, path, at, fork, decision, held, renamed)
     except Paused:
         if not fork and agent.record != path:  # it still waits, and the agent has not taken its session
@@ -106,6 +125,19 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, 
     finally:
         if held is not None:
             held.close()
+
+
+def _to_abandon(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) -> Any:
+    """The record whose open turn is abandoned.
+
+    Raises:
+        ConfigError: there is none, or something else is asked for with it.
+    """
+    if place is not None or fork or decision.value:
+        raise ConfigError("abandon=True leaves a turn as it was stopped; it takes no place, fork or decision")
+    if record is None and agent.record is None:
+        raise ConfigError("abandon=True needs a record; give its path")
+    return agent.record if record is None else record
 
 
 def _locked(log: MemoryLog, path: Path) -> Held:

@@ -24,6 +24,7 @@ from connectagent.settings import overrides
 @click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else the one in the record.")
 @click.option("--from", "place", metavar="TURN[.ITERATION]", help="Go back to before this turn or iteration.")
 @click.option("--fork", is_flag=True, help="Write to a copy with an id of its own.")
+@click.option("--abandon", is_flag=True, help="Leave the turn that was stopped as it is: nobody goes on with it.")
 @click.option("--approve", metavar="ID", help="Approve the waiting call with this id, which the pause printed.")
 @click.option("--reject", metavar="ID WHY", nargs=2, help="Reject this call; the model reads WHY.")
 @click.option("--answer", metavar="ID TEXT", nargs=2, help="Use TEXT in place of this call.")
@@ -35,6 +36,7 @@ def resume(
     path: str | None,
     place: str | None,
     fork: bool,
+    abandon: bool,
     approve: str | None,
     reject: tuple[str, str] | None,
     answer: tuple[str, str] | None,
@@ -46,9 +48,10 @@ def resume(
 ) -> None:
     """Go on with the session of RECORD as if it had not stopped, and print the result.
 
-    A turn that was cut off or paused is finished first; then PROMPT, if given, is the next turn. RECORD is a path, a
-    session's id, an agent's name for its newest record, a name in .co/evals, or the beginning of an id or a name; by
-    default the newest record. A decision without an ID shows what waits, and asks; this needs a terminal.
+    A turn that was cut off or paused is finished first, or left with --abandon; then PROMPT, if given, is the next
+    turn. RECORD is a path, a session's id, an agent's name for its newest record, a name in .co/evals, or the beginning
+    of an id or a name; by default the newest record. A decision without an ID shows what waits, and asks; this needs a
+    terminal.
     """
     if sum(given is not None for given in (approve, reject, answer)) > 1:
         raise usage_error("give one of --approve ID, --reject ID WHY and --answer ID TEXT")
@@ -61,9 +64,12 @@ def resume(
     module = script.load(program, traceback)
     agent = script.agent_called(module, str(data.get("agent"))) or _no_agent(module, str(data.get("agent")))
     script.has_plugins_of(agent, data)
-    result = agent.resume(file, place=place, fork=fork, **decision)
+    result = agent.resume(file, place=place, fork=fork, abandon=abandon, **decision)
     if prompt is not None:
         result = agent.input(prompt)
+    elif abandon:
+        click.echo(f"the session goes on after the turn that was stopped: {short_path(agent.record)}")
+        return
     click.echo(result if result is not None else f"{file.name} has no turn yet; give a prompt to begin one")
 
 

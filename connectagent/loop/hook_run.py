@@ -210,7 +210,7 @@ class HookRun:
     # -- its lines in the log --------------------------------------------------------------------
 
     def _close(self, ended: Ending | None, **line: Any) -> None:
-        """Write what the handlers decided, or that they changed something; nothing if they only observed."""
+        """Write that the handlers are done, with what they decided. If they only observed, the line may wait."""
         turn = self.turn
         if turn.resumed and not line:
             finish(turn, self.id, None if self.kind == "around" else self.passed[self.known :])
@@ -218,11 +218,10 @@ class HookRun:
             line = {**self.as_data(self.hook != "before_llm" or turn.has_changes(self.id)), **line}
         if turn.ended is not ended:
             line |= self._ending()
-        if line or self.asked or self.id in turn.touched:
+        only_observed = not (line or self.asked or self.id in turn.touched)
+        if not only_observed:
             self.begin()
-            turn.log.append({"type": CLOSED, "id": self.id, **line})
-        else:
-            turn.silent.append(self.id)
+        turn.log.append({"type": CLOSED, "id": self.id, **line}, may_wait=only_observed)
 
     def _ending(self) -> dict[str, Any]:
         """The ending of the turn in the form of a line; nothing where it goes on, or Ctrl-C has stopped it."""
@@ -285,6 +284,7 @@ class HookRun:
         """
         turn, past, id = self.turn, self.turn.past, self.id
         turn.between.before(id)
+        part = past.lines[past.parts[id]] if id in past.parts else None
         if (line := past.closing(id, turn.id)) is not None:
             if self._is_lost(line):
                 return False
@@ -294,13 +294,10 @@ class HookRun:
             self.take(line)
             if "rejected" in line:
                 raise turn.rejection(line["rejected"], line.get("by") or RESUMED)
+            if part is not None and part["type"] == WAIT and past.is_approved(part["id"]):
+                self._approve()
             return True
-        part = past.lines[past.parts[id]] if id in past.parts else None
-        if past.is_over(id, turn.id):
-            self.edit_again(turn.reapply(id))
-            if part is not None and part["type"] == WAIT:  # the line of the decided call may come later
-                self.take(part)
-                self._decided(part)
+        if past.is_passed(id, turn.id):
             return True
         if part is None:
             return False
@@ -360,9 +357,12 @@ class HookRun:
         if "answer" in decision:
             self.value, self.by = self.convert(from_stored(decision["answer"])), RESUMED
             return True
+        self._approve()
+        return False
+
+    def _approve(self) -> None:
         for call in calls_in(self.given):
             call.approved = True
-        return False
 
 
 def _unchanged(value: Any) -> Any:

@@ -148,8 +148,6 @@ def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any])
     }
     quietly = contextlib.suppress(Exception) if ending["outcome"] in _STOPPED else contextlib.nullcontext()
     with quietly:  # a handler's error must not hide the one that stopped the turn
-        if ending["outcome"] in _STOPPED:
-            turn.close_silent()
         caller.take_closing(turn.line, change, copy=turn.copy)
 
 

@@ -22,7 +22,7 @@ from connectagent.loop.stored import input_digest
 from connectagent.output.text import describe
 from connectagent.records.log import Log
 from connectagent.session.edits import as_data
-from connectagent.session.journal import CLOSED, WAIT_OF, Journal, calls_of, is_inside, place_of
+from connectagent.session.journal import WAIT_OF, Journal, calls_of, is_inside, place_of
 from connectagent.session.observers import is_by_observer
 from connectagent.session.repeats import Repeats
 from connectagent.session.snapshot import By, clone, same
@@ -44,7 +44,6 @@ class Operations:
     root: Any
     conversation: Any
     runs: dict[str, HookRun]
-    silent: list[str]
     inner: list[Any]
     started: float
     spent: Spent
@@ -195,13 +194,6 @@ class Operations:
         self.stopped = True
         self.ended = self.ended or STOPPED
         self.stop_inner()
-
-    def close_silent(self) -> None:
-        """Write which hooks of this turn and of those inside are over, as it stops: no later line shows it."""
-        for turn in list(self.inner):
-            turn.close_silent()
-        while self.silent:
-            self.log.append({"type": CLOSED, "id": self.silent.pop(0)})
 
     def on_stop(self, error: BaseException) -> BaseException:
         """Trace what stopped the turn; the exception to raise."""

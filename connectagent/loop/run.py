@@ -187,7 +187,6 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
 
 def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
     """Note what stopped a root turn: something waits, it failed, or Ctrl-C came; the exception to raise."""
-    turn.close_silent()
     if isinstance(error, Unrecorded):
         error = error.error
     elif isinstance(error, Diverged):

@@ -42,7 +42,6 @@ class Turn(Operations):
         ended: set if the turn is to end before its next call of a model or tool.
         resumed: whether it goes on from its log.
         inner: the turns that run inside it.
-        silent: the hooks whose handlers only observed, as long as nothing began after them in the turn.
         waiting: the waits of a paused root turn, until it is resumed or given up.
         spent: the sum of its model calls and those of inner turns, since it began or was resumed.
     """
@@ -69,7 +68,6 @@ class Turn(Operations):
         self.resumed = bool(self.past.lines)
         self.frame = Frame(self, id, account=None if asked is None else asked.account)
         self.inner: list[Turn] = []
-        self.silent: list[str] = []
         self.spent = Spent()
         self.started = time.time()
         self.thread, self.ident = threading.current_thread(), threading.get_ident()
@@ -115,7 +113,6 @@ class Turn(Operations):
             self.between.everything()
             if id in self.past.began:
                 self.past.forget_error(id, len(self.past.lines))
-        self.silent.clear()
         self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def has_changes(self, id: str) -> bool:

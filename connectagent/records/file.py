@@ -17,7 +17,7 @@ from connectagent.records.locks import lock_to_write
 from connectagent.records.store import Kept
 from connectagent.settings import enabled
 
-FORMAT = 1
+FORMAT = 2
 """The format of the records that this version writes."""
 
 _MOST_HEAD = 1 << 22  # bytes of a head with a long system prompt

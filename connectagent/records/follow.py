@@ -13,6 +13,7 @@ from connectagent.records.file import BETWEEN_TURNS, open_to_read, refuse_newer
 from connectagent.records.find import records_folder
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of
 from connectagent.records.read import ODD, is_shown
+from connectagent.session.journal import HOOKS_ENDED
 
 
 class Follower:
@@ -70,6 +71,7 @@ class Follower:
                 raise ConfigError(f"{self.path}: it holds over {MAX_VALUES} values: more than is read at once")
             if line.startswith("  - {"):
                 entry = entry_of(line)
+                entry.pop(HOOKS_ENDED, None)
                 return entry if self._whole or is_shown(entry, self._agent) else None
             if line.startswith("- "):
                 key, self.turn = pair_of(line[2:])

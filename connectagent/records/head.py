@@ -78,9 +78,12 @@ def forked(record: Path, id: str) -> bytes:
 
     It is the user's own if the original is.
     """
+    from connectagent.records.format_1 import begins_as_format_1, converted
     from connectagent.records.lines import pair_of, text_of
 
     whole = record.read_bytes()
+    if begins_as_format_1(whole):
+        whole = converted(whole)
     head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
     head = head.partition(b"\nforked_from: ")[0]  # of a fork of a fork; it is the last line
     known = dict(pair_of(text_of(line)) for line in head.splitlines(keepends=True))

@@ -18,7 +18,7 @@ from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE
 from connectagent.records.messages import TurnMessages
 from connectagent.records.read import own_entries, read_lazily, require_agent
 from connectagent.session.history import History
-from connectagent.session.journal import WITHHELD, Journal, only_says_stopped, place_of, turns_in
+from connectagent.session.journal import ABANDONED, WITHHELD, Journal, only_says_stopped, place_of, turns_in
 from connectagent.session.prompt import prompt_changes
 from connectagent.session.snapshot import clone
 from connectagent.session.usage import Totals, duration_of, own_tools, spent_in
@@ -60,6 +60,11 @@ class Part:
     def is_open(self) -> bool:
         """Whether the turn may go on."""
         return self.is_turn and self.last.get("status") in STOPPED and not self.last.get(UNRECORDED)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the turn was stopped, and nobody goes on with it."""
+        return bool(self.last.get(UNRECORDED)) or self.last.get("status") == ABANDONED
 
 
 def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[Part]:

@@ -127,8 +127,13 @@ class Log(Protocol):
     def has_waiting(self) -> bool:
         """Whether lines wait for a disk that is full or fails."""
 
-    def append(self, line: TraceEntry) -> None:
-        """Write one line: an entry of the trace, or a line of the log's own. It must not change afterwards."""
+    def append(self, line: TraceEntry, may_wait: bool = False) -> None:
+        """Write one line: an entry of the trace, or a line of the log's own. It must not change afterwards.
+
+        Args:
+            line: the line.
+            may_wait: whether it says only that an operation ended, so that it may be written with the next line.
+        """
 
     def follow(self, agent: LoggedAgent) -> None:
         """Switch to the agent's current session."""

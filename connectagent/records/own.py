@@ -147,8 +147,8 @@ class RecordedJournal(Journal):
             self.closed.pop(hook, None)
             self.parts[hook] = self.waits[wait]
 
-    def is_over(self, hook: str, turn: str) -> bool:
-        return (self._is_believed(hook) or hook in self.parts) and super().is_over(hook, turn)
+    def is_passed(self, hook: str, turn: str) -> bool:
+        return self._is_believed(hook) and super().is_passed(hook, turn)
 
     def _is_believed(self, id: str) -> bool:
         """Whether what the record says of an operation counts: no decision about an open call, nor what it asked."""

@@ -12,9 +12,10 @@ from typing import Any
 from connectagent.errors import ConfigError, ConnectAgentError
 from connectagent.records.around import settle_around
 from connectagent.records.file import BETWEEN_TURNS, open_to_read, refuse_newer
+from connectagent.records.format_1 import convert
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.records.messages import KEY, TurnMessages
-from connectagent.session.journal import LINES
+from connectagent.session.journal import CLOSED, HOOKS_ENDED, LINES
 
 _PIECE = 1 << 20  # bytes that are read of a line at once
 ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -94,6 +95,8 @@ def _tell_apart(data: dict[str, Any]) -> None:
         turn["lines"] = [line for line in turn["trace"] if isinstance(line, dict)]
         if len(turn["lines"]) < len(turn["trace"]):
             turn["unreadable"] = len(turn["trace"]) - len(turn["lines"])
+        turn["lines"] = list(with_ends(turn["lines"]))
+    convert(data)
     settle_around(data["turns"])
     for turn in data["turns"]:
         turn["trace"] = shown_lines(turn["lines"], data.get("agent"))
@@ -283,7 +286,7 @@ class _Reader:
         trace = self._turns[-1].get("trace") if self._turns else None
         if not trace or not isinstance(trace, list):
             return []
-        lines = [line for line in trace if isinstance(line, dict)]
+        lines = list(with_ends(line for line in trace if isinstance(line, dict)))
         trace.clear()
         return lines
 
@@ -306,6 +309,15 @@ class _Reader:
         else:
             self._turns = None
             self.data.update([pair_of(text)])
+
+
+def with_ends(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The lines of a record, with a line of its own for the end of each hook that was written with the next line."""
+    for line in lines:
+        ended = line.pop(HOOKS_ENDED, None)
+        if isinstance(ended, list):
+            yield from ({"type": CLOSED, "id": id} for id in ended)
+        yield line
 
 
 def own_entries(lines: list[dict[str, Any]], agent_name: object, branch: str | None = None) -> list[dict[str, Any]]:

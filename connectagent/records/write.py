@@ -29,6 +29,7 @@ from connectagent.session.journal import (
     ABANDONED,
     BEGAN,
     CLOSED,
+    HOOKS_ENDED,
     Journal,
     is_inside,
     place_of,
@@ -104,7 +105,7 @@ class MemoryLog:
             elif lines:  # what the program changed before it is the turn's
                 self._lines += [line for line in lines if line.get("at") == turn.id]
 
-    def append(self, line: TraceEntry) -> None:
+    def append(self, line: TraceEntry, may_wait: bool = False) -> None:
         """Add a copy of one line; later changes of its entry are lines of their own."""
         with self._lock:
             self._lines.append(dict(line))
@@ -143,6 +144,7 @@ class RecordLog(MemoryLog):
         self._origin: ResumedFrom | None = None  # of a resumed session
         self._given: tuple[RecordFile, str] | None = None  # the file of the next session, and its key
         self._place: list[int] | None = None  # where the session was rewound to before the next turn
+        self._ends: list[str] = []  # hooks that ended since the last line; the next one says so
         self._between = False  # whether the file ends with an item `between_turns`
         self._waiting: list[str] = []  # lines between turns that have no item yet
         self._totals = Totals()  # of finished turns, for readers of the tail
@@ -164,6 +166,7 @@ class RecordLog(MemoryLog):
                 for id in Journal(self._lines).open_turns():
                     self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
             self._withheld.clear()
+            self._ends.clear()
             MemoryLog.begin(self, turn)
             written = TurnItem(min(self._messages, len(turn.conversation.snapshot.originals)))
             if turn.resumed:
@@ -185,24 +188,33 @@ class RecordLog(MemoryLog):
             was_lost = self._lost if error is None else None  # a handler or tool that catches all has gone on
             if was_lost is not None:
                 result, error = None, was_lost
-            ends = None
             told = ""
             before = replace(self._totals)
+            ends = None
             if self._file is not None and self._turn is not None:
                 ends = partial(self._turn.summary, turn, self.lines(), encoder=self._encoder)
                 told = ends(totals=self._totals, result=result, error=error)  # after Ctrl-C here the turn still ends
+            last = self._last_ends()
+            if error is not None:
+                told = last + told
             self._turn = None
             super().end(turn, result, error)
             try:
                 if ends is not None:
-                    self._write_end(turn, told, partial(ends, totals=before))
+                    self._write_end(turn, told, last, partial(ends, totals=before))
             finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
                 if self._file is not None:
                     self._file.close()
             if was_lost is not None:
                 raise was_lost
 
-    def _write_end(self, turn: LoggedTurn, told: str, ends: partial[str]) -> None:
+    def _last_ends(self) -> str:
+        """Lines for the hooks that ended last, for a turn that stops: no line of the turn comes after them."""
+        lines = [{"type": CLOSED, "id": id} for id in self._ends]
+        self._ends = []
+        return "".join(f"  - {self._encoder.entry(line)}\n" for line in lines)
+
+    def _write_end(self, turn: LoggedTurn, told: str, last: str, ends: partial[str]) -> None:
         """Write the lines that end a turn. If they cannot be written, what waits says that the turn has stopped.
 
         So the same call goes on with the turn, and another prompt begins the next one.
@@ -210,6 +222,7 @@ class RecordLog(MemoryLog):
         Args:
             turn: the turn.
             told: the lines.
+            last: those of the hooks that ended last.
             ends: makes the lines for another result and error, with the sums from before the turn.
         """
         was_lost = self._lost is not None
@@ -219,12 +232,12 @@ class RecordLog(MemoryLog):
             self._messages = len(turn.conversation.snapshot.originals)
         except OSError as failed:
             if self._file is not None and self.has_waiting and not was_lost:
-                stopped = ends(result=None, error=failed)
+                stopped = last + ends(result=None, error=failed)
                 self._totals = ends.keywords["totals"]
                 self._file.replace_waiting(waited, stopped.encode("utf-8", "replace"))
             raise
 
-    def append(self, line: TraceEntry) -> None:
+    def append(self, line: TraceEntry, may_wait: bool = False) -> None:
         with self._lock:
             begins = line["type"] == BEGAN
             if begins and self._lost is not None:  # who catches all went on
@@ -234,24 +247,33 @@ class RecordLog(MemoryLog):
             super().append(line)
             if self._failed:
                 return
+            if may_wait:
+                self._ends.append(line["id"])
+                return
             if self._withheld:
                 line = self._without_withheld(line)
-            text = f"  - {self._encoder.entry(line)}\n"
+            ends, self._ends = self._ends, []
+            text = f"  - {self._encoder.entry({**line, HOOKS_ENDED: ends} if ends else line)}\n"
             if self._turn is None:
                 self._append_between(line, text)
                 return
             before = self._file and self._file.pending
             try:
                 if begins:
-                    self._write_beginning(text)
+                    self._write_beginning(text, ends)
                 else:
                     self._write(text)
             finally:  # Ctrl-C may come before the line is in the file: then it does not count
                 if self._file is None or self._file.pending is not before:
                     self._turn.count(self._agent, line)
 
-    def _write_beginning(self, text: str) -> None:
-        """Write that an operation begins. If that fails it has not begun, and is not in doubt: no line of it waits."""
+    def _write_beginning(self, text: str, ends: list[str]) -> None:
+        """Write that an operation begins. If that fails it has not begun, and is not in doubt: no line of it waits.
+
+        Args:
+            text: the line.
+            ends: the hooks whose ends are in it; they wait for the next line if it fails.
+        """
         file = self._file
         waited = 0 if file is None else len(file.pending[1])
         first = None if file is None else file.first
@@ -259,6 +281,7 @@ class RecordLog(MemoryLog):
             self._write(text)
         except Unrecorded:
             self._lines.pop()
+            self._ends = ends
             if file is not None and self.has_waiting:
                 file.forget(waited, first)
             raise

@@ -21,6 +21,7 @@ from connectagent.session.observers import is_by_observer
 from connectagent.session.places import Places
 
 BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "left", "wait", "decided"
+HOOKS_ENDED = "hooks_ended"  # in a line of a record: the hooks that ended before it, whose handlers only observed
 TOOL_ENDED, TURN_ENDED = "tool_ended", "turn_ended"
 LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED, TURN_ENDED))
 """The types of lines that only the log has: they are not in `current_session["trace"]`."""
@@ -65,14 +66,11 @@ def is_inside(id: str, outer: str) -> bool:
     return id == outer or id.startswith(f"{outer}/")
 
 
-def _body_of(hook: str, turn: str) -> str:
-    """The body that made the call of a hook, such as a tool's; the turn, where the model made it.
-
-    What goes on beside the body says nothing of the hook: calls of a round work at the same time.
-    """
+def frame_of(hook: str, turn: str) -> str:
+    """Whose code reached a hook of a turn: that of the operation that asked for its call, or the loop's own."""
     asked = list(_ASKED.finditer(hook))
-    body = hook[: asked[-1].start()] if asked else turn
-    return body if is_inside(body, turn) else turn
+    frame = hook[: asked[-1].start()] if asked else turn
+    return frame if is_inside(frame, turn) else turn
 
 
 def turns_in(id: str) -> list[str]:
@@ -181,7 +179,7 @@ class Journal:
         """Void what an operation and open hooks in it changed, but for finished handlers, and its error's handling."""
         for known in (self.closed, self.bodies, self.left):
             known.pop(id, None)
-        inside = (one for one in self.began if is_inside(one, id) and one not in self.closed and _is_hook(one))
+        inside = (one for one in self.began if is_inside(one, id) and one not in self.closed and is_hook(one))
         begins = {id, *inside}
         for at, line in enumerate(self.lines[:number]):
             if (place := str(line.get("at"))) in begins:
@@ -228,28 +226,16 @@ class Journal:
         """Note that an operation of a turn continues or begins again: its lines do not prove that the turn went on."""
         self._opened.setdefault(turn, set()).add(id)
 
-    def is_over(self, hook: str, turn: str) -> bool:
-        """Whether a hook without an end is over: its turn went on after it, so its handlers only observed."""
-        since = self.began.get(hook)
-        part = self.lines[self.parts[hook]] if hook in self.parts else {}
-        if since is None:
-            return self._goes_on(turn, hook, self.seen.get(turn, -1))
-        if part.get("type") == WAIT:
-            if part["id"] not in self.decided:
-                return False
-            since = max(since, self.decided[part["id"]])
-        if not self._goes_on(turn, hook, since):
+    def is_passed(self, hook: str, turn: str) -> bool:
+        """Whether code went on after a place at which it had no such hook: the hook's plugin was added since."""
+        if hook in self.began:
             return False
-        self.saw(turn, since)
-        return True
-
-    def _goes_on(self, turn: str, hook: str, since: int) -> bool:
         open_ones, resumed = self._opened.get(turn, ()), f"{turn}/resumed"  # `on_session` runs before the turn goes on
-        body = _body_of(hook, turn)
-        for number in range(len(self.lines) - 1, since, -1):
+        frame = frame_of(hook, turn)
+        for number in range(len(self.lines) - 1, self.seen.get(turn, -1), -1):
             line = self.lines[number]
             place = place_of(line)
-            if place == turn or not is_inside(place, body) or is_inside(place, hook) or line.get("type") == DECIDED:
+            if place == turn or not is_inside(place, frame) or line.get("type") == DECIDED:
                 continue
             if place.startswith(resumed):
                 continue
@@ -434,7 +420,7 @@ class Asked:
         return id in self._past.closed and not self._past.is_open(id)
 
 
-def _is_hook(id: str) -> bool:
+def is_hook(id: str) -> bool:
     return id.rpartition("/")[2].startswith(("before_", "after_", "on_", "hook:"))
 
 

@@ -100,7 +100,7 @@ def later(folder: Path) -> Path:
     made = agent()
     made.input("Hello.")
     assert made.record is not None
-    text = made.record.read_text().replace("format: 1\n", f"format: {FORMAT + 1}\n", 1)
+    text = made.record.read_text().replace(f"format: {FORMAT}\n", f"format: {FORMAT + 1}\n", 1)
     path = made.record.with_name("later_2027-01-01T00-00-00.yaml")
     path.write_text(text.replace('connectagent: "0.1.0"', 'connectagent: "9.1"') + "extra: !!something [new\n")
     return path

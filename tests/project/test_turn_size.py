@@ -19,7 +19,7 @@ from connectagent.testing import ScriptedLLM, call
 # Checking the arguments of a call before its handlers, and reading them for the function, takes six functions in three
 # files of their own. Judging why an answer stopped takes one file more, and so does noting who writes to the state, and
 # the journal, which is empty in a turn that is not resumed.
-FUNCTIONS, FILES, FILE_CHANGES = 110, 23, 146
+FUNCTIONS, FILES, FILE_CHANGES = 110, 23, 147
 
 
 def double(x: int) -> int:

@@ -36,7 +36,7 @@ from connectagent.cli.view.listing import listing_of
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import all_records, find_record
 from connectagent.records.paths import warn
-from connectagent.records.read import load_record, read_record
+from connectagent.records.read import load_record, read_record, with_ends
 from connectagent.records.summary import summarise
 from connectagent.records.yaml_lines import json_line
 from connectagent.testing import ScriptedLLM, call
@@ -63,7 +63,7 @@ def record_of(agent: Agent) -> dict[str, Any]:
         assert raw == loaded
     record = read_record(path)
     for turn, kept in zip(record["turns"], loaded["turns"], strict=True):
-        assert turn.pop("lines") == kept["trace"]
+        assert turn.pop("lines") == list(with_ends(kept["trace"]))
     return record
 
 
@@ -91,7 +91,7 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
     assert re.fullmatch("[0-9a-f]{32}", record.pop("mark"))
     assert record.pop("connectagent") == connectagent.__version__
     assert record == {
-        "format": 1,
+        "format": 2,
         "agent": "my_agent",
         "model": "test/rounds",
         "plugins": {"approve": None},

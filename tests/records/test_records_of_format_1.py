@@ -11,9 +11,10 @@ import pytest
 from record_formats import shapes
 from record_formats.shapes import SHAPES, Shape
 
-from connectagent import Agent, Paused
+from connectagent import Agent, ConfigError, DivergenceError, SqliteStore
 from connectagent.cli import main
 from connectagent.records import read_record
+from connectagent.records.history import joined_turns
 from connectagent.records.own import record_mark
 from connectagent.testing import replayed
 
@@ -74,15 +75,19 @@ def test_they_are_replayed(records: Path, name: str) -> None:
 @pytest.mark.parametrize("fork", [False, True], ids=["same file", "fork"])
 def test_closed_turns_are_gone_on_from(records: Path, name: str, fork: bool) -> None:
     shape, file = SHAPES[name], records / f"{name}.yaml"
-    before = read_record(file)["turns"]
+    text, before = file.read_text(), read_record(file)
     agent = made(shape, "Something new.")
-    assert agent.resume(file, fork=fork) == before[-1]["result"]
+    assert agent.resume(file, fork=fork) == before["turns"][-1]["result"]
     assert agent.input("And now?") == "Something new."
-    assert agent.record is not None
-    turns = read_record(agent.record)["turns"]
-    assert turns[-1]["turn"] == shape.closed + 1
-    assert turns[-1]["status"] == "answered"
-    assert agent.record == file or fork
+    assert file.read_text() == text
+    assert agent.record is not None and agent.record != file
+    after = read_record(agent.record)
+    assert after["format"] == 2
+    assert after["forked_from"] == str(file)
+    assert after["id"] != before["id"]
+    assert after["turns"][-1]["turn"] == shape.closed + 1
+    assert after["turns"][-1]["status"] == "answered"
+    assert after["turns"][:-1] == before["turns"]
 
 
 def test_a_session_with_a_key_is_gone_on_with(records: Path) -> None:
@@ -93,15 +98,73 @@ def test_a_session_with_a_key_is_gone_on_with(records: Path) -> None:
     assert session.turns == 2
     assert session.turn("What about tea?", number=1) == "Three pages."
     assert session.turn("And now?") == "Something new."
+    assert read_record(session.record)["format"] == 2
+    again = made(SHAPES["keyed"], "Once more.").for_session("ticket-7")
+    assert again.turns == 3
+    assert again.turn("And then?") == "Once more."
+    assert again.record == session.record
+
+
+def test_a_session_with_a_key_in_a_store_is_gone_on_with(records: Path, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "sessions.db")
+    first = made(SHAPES["keyed"], "Something new.").for_session("ticket-7", store)
+    store.append(first.record.name, 0, (records / "keyed.yaml").read_bytes())
+    assert first.turn("And now?") == "Something new."
+    first.record.unlink()
+    again = made(SHAPES["keyed"], "Once more.").for_session("ticket-7", store)
+    assert again.turns == 3
+    assert again.turn("And then?") == "Once more."
+
+
+def test_an_open_turn_of_a_session_with_a_key_is_left(records: Path) -> None:
+    session = made(SHAPES["killed"], "Something new.").for_session("ticket-7")
+    shutil.copy(records / "killed.yaml", session.record)
+    with pytest.raises(ConfigError, match="--abandon"):
+        session.turn("And now?")
+    made(SHAPES["killed"]).resume(session.record, abandon=True)
+    again = made(SHAPES["killed"], "Something new.").for_session("ticket-7")
+    assert again.turn("And now?") == "Something new."
+    assert again.turns == 3
+    with pytest.raises(DivergenceError, match="was given up"):
+        again.turn("Die.", number=2)
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_open_turns_run_nothing_that_nobody_decided(records: Path, name: str) -> None:
+def test_an_open_turn_is_not_gone_on_with(records: Path, name: str) -> None:
     file = records / f"{name}.yaml"
+    text = file.read_text()
     shapes.RAN.clear()
-    try:
-        made(SHAPES[name], *["Something new."] * 5).resume(file)
-    except Paused:
-        assert name == "paused"
+    agent = made(SHAPES[name], *["Something new."] * 5)
+    for decision in ({}, {"approve": True}):
+        with pytest.raises(ConfigError, match=r"--abandon, or agent.resume\(record, abandon=True\)"):
+            agent.resume(file, **decision)
     assert not shapes.RAN
-    assert read_record(file)["turns"][0]["status"] == "answered"
+    assert file.read_text() == text
+    assert list(file.parent.glob("*_20*.yaml")) == []
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_an_open_turn_is_left_as_it_is_and_the_session_goes_on(records: Path, name: str) -> None:
+    shape = SHAPES[name]
+    agent = made(shape, "Something new.")
+    shapes.RAN.clear()
+    assert agent.resume(records / f"{name}.yaml", abandon=True) is None
+    assert agent.record is not None
+    with pytest.raises(ConfigError, match="takes no place, fork or decision"):
+        agent.resume(agent.record, abandon=True, approve=True)
+    other = made(shape, "Something new.")
+    assert other.resume(agent.record) is None
+    assert other.input("And now?") == "Something new."
+    assert not shapes.RAN
+    statuses = [turn["status"] for turn in joined_turns(read_record(agent.record))]
+    assert statuses[-2:] == ["abandoned", "answered"]
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_closed_turn_is_gone_back_into(records: Path, name: str) -> None:
+    shape = SHAPES[name]
+    whole = read_record(records / f"{name}.yaml")["turns"][0]["lines"]
+    last = max(line["iteration"] for line in whole if line["type"] == "llm_call" and line["id"].count("/") == 2)
+    agent = made(shape, "Another answer.", "Another one.")
+    result = agent.resume(records / f"{name}.yaml", place=f"1.{last}")
+    assert result in ("Another answer.", "Another one.", "ANOTHER ANSWER.")

@@ -68,13 +68,13 @@ def checked() -> Iterator[list[str]]:
     found: list[str] = []
     append = MemoryLog.append
 
-    def check_and_append(self: Any, line: dict[str, Any]) -> None:
+    def check_and_append(self: Any, line: dict[str, Any], may_wait: bool = False) -> None:
         kind = ENTRIES.get(line.get("type", ""))
         if kind is not None and (wrong := misfit_dict(line, kind, line["type"])):
             found.append(wrong)
         elif (odd := odd_line(line)) is not None:
             found.append(f"{line.get('type')}: {odd}")
-        append(self, line)
+        append(self, line, may_wait)
 
     MemoryLog.append = check_and_append  # type: ignore[method-assign]
     try:

@@ -10,11 +10,23 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from connectagent import Agent, Pause, Paused, ToolCall, before_each_tool
+from connectagent import (
+    Agent,
+    Pause,
+    Paused,
+    ToolCall,
+    after_each_tool,
+    after_llm,
+    after_tools,
+    around_tool,
+    around_turn,
+    before_each_tool,
+    before_llm,
+)
 from connectagent.testing import ScriptedLLM
 
 FOLDER = Path(__file__).parent / "format_1"
@@ -74,6 +86,47 @@ def ask(tool_call: ToolCall) -> None:
         raise Pause(f"pay {tool_call.arguments['amount']}?")
 
 
+@after_tools
+def die_after_tools(agent: Agent) -> None:
+    """Let the process die, in the second round that it sees."""
+    agent.session["state"]["rounds"] = agent.session["state"].get("rounds", 0) + 1
+    if agent.session["state"]["rounds"] == 2:
+        os._exit(_KILLED)
+
+
+@before_llm
+def remind(agent: Agent) -> None:
+    """Add a message, and edit one."""
+    if agent.session["iteration"] == 2:
+        agent.session["messages"].append({"role": "user", "content": "Be short."})
+        agent.session["messages"][1]["content"] = "What about green tea?"
+
+
+@after_llm
+def watch(agent: Agent) -> None:
+    """Observe."""
+
+
+@after_each_tool
+def shorten(result: str) -> str:
+    """Change a result."""
+    return result.upper()
+
+
+@around_turn
+def count_turns(agent: Agent) -> Iterator[None]:
+    """Change the state around a turn."""
+    agent.session["state"]["begun"] = agent.session["state"].get("begun", 0) + 1
+    yield
+    agent.session["state"]["ended"] = agent.session["state"].get("ended", 0) + 1
+
+
+@around_tool
+def time_tool(tool_call: ToolCall) -> Iterator[None]:
+    """Change nothing."""
+    yield
+
+
 def _llm(script: tuple[Any, ...]) -> ScriptedLLM:
     return ScriptedLLM(*script)
 
@@ -82,6 +135,24 @@ def lone(script: tuple[Any, ...]) -> Agent:
     """An agent whose payments wait for a person."""
     tools = [pay, look, die, sign_in]
     return Agent("shop", tools, "You are a shop.", llm=_llm(script), plugins=[ask], quiet=True, parallel_tools=4)
+
+
+def watched(script: tuple[Any, ...]) -> Agent:
+    """An agent with handlers that dies in one of them."""
+    handlers = [watch, die_after_tools]
+    return Agent("shop", [look], llm=_llm(script), on_events=handlers, state={"rounds": 0}, quiet=True)
+
+
+def edited(script: tuple[Any, ...]) -> Agent:
+    """An agent whose handlers change its messages, results and state."""
+    handlers = [remind, watch, shorten, count_turns, time_tool]
+    return Agent("shop", [look], "You are a shop.", llm=_llm(script), on_events=handlers, quiet=True)
+
+
+def paused_tree(script: tuple[Any, ...], inner: tuple[Any, ...]) -> Agent:
+    """An agent with another one as a tool, whose payments wait for a person."""
+    helper = Agent("helper", [look, pay], llm=_llm(inner), plugins=[ask], quiet=True)
+    return Agent("desk", [helper], llm=_llm(script), quiet=True)
 
 
 def tree(script: tuple[Any, ...], inner: tuple[Any, ...]) -> Agent:
@@ -103,7 +174,7 @@ SHAPES: dict[str, Shape] = {
     "paused": Shape(lone, (("Hello.", PAY),), ("Hello", "Pay 5."), status="paused"),
     "killed": Shape(lone, (("Hello.", LOOK, ("die", {"why": "now"})),), ("Hello", "Die."), status="unfinished"),
     "parallel": Shape(lone, (([LOOK, ("look", {"what": "milk"}), ("look", {"what": "salt"})], "Nine pages."),)),
-    "inside": Shape(tree, ((("helper", {"task": "Look up tea."}), "Done."), (LOOK, "Three pages."))),
+    "inside": Shape(tree, ((("helper", {"prompt": "Look up tea."}), "Done."), (LOOK, "Three pages."))),
     "handed_over": Shape(
         team,
         ((("transfer_to_agent", {"agent_name": "billing", "message": "An invoice."}),), ("It is paid.", "Yes, paid.")),
@@ -118,6 +189,14 @@ SHAPES: dict[str, Shape] = {
         ("Hello", "Pay 5."),
         {"approve": True},
         status="unfinished",
+    ),
+    "hooked": Shape(watched, ((LOOK, "Three pages.", LOOK),), ("Hello", "Again"), status="unfinished"),
+    "edited": Shape(edited, ((LOOK, "THREE.", "Yes."),), ("What about tea?", "Sure?"), closed=2),
+    "paused_inside": Shape(
+        paused_tree,
+        (("Hello.", ("helper", {"prompt": "Pay 5."})), (LOOK, PAY)),
+        ("Hello", "Pay."),
+        status="paused",
     ),
     "masked": Shape(lone, ((("sign_in", {"key": SECRET}), "Signed in."),)),
 }
