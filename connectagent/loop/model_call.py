@@ -246,7 +246,7 @@ class Call(Choice):
         if conversation is None:
             self.sent["messages"] = clone(list(self.messages))
         elif self.request.messages is not conversation.session["messages"]:
-            snapshot = conversation.snapshot
+            snapshot, self.announced = conversation.snapshot, conversation.announced
             self.sent["edited"] = clone(difference(self.messages, snapshot.originals, snapshot.copy["messages"]))
         elif conversation.announced == self.announced:  # else threads have changed it since the messages were taken
             edited = None

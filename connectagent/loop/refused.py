@@ -317,24 +317,26 @@ def _whose(by: By) -> str:
 def _keep_replaced(call: RefusedCall, messages: list[Message], replaced: Sequence[Element]) -> None:
     """Replace for good what was left out of a request that the provider took; traced, with whose it was."""
     conversation, turn = call.conversation, call.turn
-    own = conversation.session["messages"]
+    own, snapshot = conversation.session["messages"], conversation.snapshot
     for number, element in enumerate(replaced, 1):
         if element.kind == "tool":
             told = f"tool {element.tool!r} is left out of requests to {_asked(call)}, which refused it: {element.why}"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
             continue
-        at = _places(messages, own)[element.index] if element.index < len(messages) else None
-        if at is None:
+        turn.boundary.settle()  # what threads have changed so far moves messages, and is told first
+        places = _places(messages, own if messages is own else snapshot.originals)
+        at = places[element.index] if element.index < len(places) else None
+        if at is None or at >= len(snapshot.originals):
             continue
         id = f"{call.id}/replaced{number}"
         if (line := turn.closing(id)) is not None:
             conversation.reapply([line])
             turn.between.behind(id)
             continue
-        made = _replaced(own[at], element)
-        conversation.snapshot.replace(own[at], made)
+        made = _replaced(snapshot.copy["messages"][at], element)
+        snapshot.replace(snapshot.originals[at], made)
         entry = {"type": "message_edited", "id": id, "by": OWN, "index": at, "message": clone(made)}
-        conversation.trace({**entry, "refused": element.as_data()})
+        conversation.trace({**entry, "refused": element.as_data()}, settled=True)
     if messages is own:
         call.request.messages = own
 

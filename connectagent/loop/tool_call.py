@@ -88,7 +88,7 @@ class ToolRun(ToolOutcome):
             self.turn.conversation.answer(self.call, self.entry["result"])
             runs_again = self.entry["status"] == "interrupted" or self._waits_for_resume
             place = {} if runs_again else {"id": f"{self.id}/tool1", "unsettled": True}
-            self.turn.conversation.trace_quietly({**self.entry, **place})
+            self.turn.conversation.trace_quietly({**self.entry, **place}, settled=True)
 
     def hold(self) -> None:
         """Show the result of the body while its round waits: the model reads it if the turn is given up."""
@@ -102,14 +102,14 @@ class ToolRun(ToolOutcome):
     def skip(self, result: Any, **held: Any) -> None:
         """Trace that the tool was not run, or that its result is held back."""
         entry = {key: self.entry[key] for key in BEGUN} | {"timing": 0.0, "status": "skipped", "result": result}
-        self.turn.conversation.trace_quietly({**entry, **held})
+        self.turn.conversation.trace_quietly({**entry, **held}, settled=True)
 
     def stopped(self, error: BaseException) -> None:
         """Answer an interrupted call; note a waiting call in its `Waiting`."""
         if self.entry.get("status") == "interrupted":
             self.turn.conversation.answer(self.call, self.entry["result"])
             if "id" not in self.entry:  # else it is in the trace since its first attempt
-                self.turn.conversation.trace_quietly(self.entry)
+                self.turn.conversation.trace_quietly(self.entry, settled=True)
         elif isinstance(error, Waiting):
             error.call = self.call  # the outermost call, if a tool or handler called execute_tool()
 

@@ -292,6 +292,6 @@ class ToolOutcome:
             value = {key: changed[key] for key in OF_ATTEMPT if key in changed}
             change = {"type": "change", "by": by, "of": "tool_execution", "call_id": self.call.id, "value": value}
             ended = changed.get("status") != "interrupted"  # else a resumed turn looks whether it may run again
-            turn.conversation.trace({**change, "id": id} if ended else change)
+            turn.conversation.trace({**change, "id": id} if ended else change, settled=True)
         else:
             turn.between.behind(id)

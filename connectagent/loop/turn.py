@@ -216,15 +216,15 @@ class Turn(Operations):
             self._go_on(resumptions(self.past, self.id))
         if self.handoff is not None:
             self.handoff.begin(self)
-        conversation.append(self.message)
         entry: TraceEntry = {"type": "user_input", "turn": conversation.session["turn"], "prompt": self.prompt}
         if self.limit != self.agent.max_iterations:
             entry["max_iterations"] = self.limit
         if self.message["content"] != self.prompt:
-            entry["content"] = clone(self.message["content"])
+            entry["content"] = clone(self.message["content"])  # before a thread can change it
         if self.output is not None:
             entry["output"] = self.output.name
-        conversation.trace(entry, self.id)
+        conversation.append(self.message)
+        conversation.trace(entry, self.id, settled=True)
 
     def _go_on(self, lines: list[TraceEntry]) -> None:
         """Run the handlers of `on_session` of a resumed turn; what they changed when it was resumed before is kept."""
@@ -345,7 +345,7 @@ class Turn(Operations):
         else:
             lost = [*lost, *self.conversation.merge(change, by, copy)]
         if not known:
-            self.conversation.trace({**line, "type": "agent_turn"})
+            self.conversation.trace({**line, "type": "agent_turn"}, settled=True)
         if lost and not self.past.has(LOST_UPDATE, id):
             self.conversation.trace(lost_update(by, lost), id)
         self.between.behind(line["id"])

@@ -159,7 +159,7 @@ class Conversation:
             recorded = self.prompt.as_data(state)
             self.instead = {} if recorded == filled else {filled: recorded}
             message = {**system, "content": recorded}
-            self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message})
+            self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message}, settled=True)
         self.mend()
 
     def end_turn(self) -> None:
@@ -226,7 +226,7 @@ class Conversation:
         delta = state_delta(before, state)
         self.snapshot.copy["state"] = copy_of(state)
         if delta:
-            self.trace({"type": "state_delta", "by": by, **delta})
+            self.trace({"type": "state_delta", "by": by, **delta}, settled=True)
 
     def merge(self, change: StateChange, by: By, copy: Copy | None = None) -> list[LostWrite]:
         """Merge an inner agent's changes of the state, which its closing entry records.
@@ -316,16 +316,16 @@ class Conversation:
             return
         if not settled:
             self._settle()
-        if since is not None and self.announced > since:  # threads may have changed something just now
-            entry["entries_since_request"] = self.announced - since
         if self._running.pending:
             self._running.announce_pending()
+        if since is not None and self.announced > since:  # threads may have changed something just now
+            entry["entries_since_request"] = self.announced - since
         self._emit([(entry, self._add(entry, at))])
 
-    def trace_quietly(self, entry: TraceEntry) -> None:
+    def trace_quietly(self, entry: TraceEntry, *, settled: bool = False) -> None:
         """Trace while an error ends the turn: no handler's error may hide that one."""
         with contextlib.suppress(Exception):
-            self.trace(entry)
+            self.trace(entry, settled=settled)
 
     def announce(self, *entries: TraceEntry) -> None:
         """Trace changes of handlers or tools; an entry that they added to the trace themselves stays where it is."""
@@ -439,7 +439,7 @@ class Conversation:
                     self.answer(call, result)
                     entry = {"type": "tool_execution", "tool_name": call.name, "arguments": clone(call.arguments)}
                     entry |= {"call_id": call.id, "timing": 0.0, "iteration": self.session["iteration"]}
-                    self.trace_quietly({**entry, "status": "skipped", "result": result})
+                    self.trace_quietly({**entry, "status": "skipped", "result": result}, settled=True)
         finally:  # after Ctrl-C in a handler of that entry: answer the others all the same
             for call in waiting:
                 if is_open(messages, call.id):
@@ -481,20 +481,20 @@ class Conversation:
         snapshot = self.snapshot
         if request is not None and says_nothing(snapshot.copy["messages"]):  # no provider accepts an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
-        for announced in (True, True, False):  # a handler of that trace entry may break it again
+        for last in (False, False, True):  # a handler of that trace entry may break it again
             self._settle()
             messages = snapshot.copy["messages"]
             valid, before = is_valid(messages, snapshot.valid), len(messages)
             snapshot.valid = before
             if valid:
                 break
-            if not announced and request is not None:  # the record tells these messages as the request's own
+            if last and request is not None:  # the record tells these messages as the request's own
                 request.messages = sendable(clone(mended(messages)))
                 snapshot.valid = 0
                 return
             snapshot.adopt(mended(messages))
             snapshot.valid = len(snapshot.originals)
-            if announced and not silently:
+            if not silently:
                 self.trace({"type": "mended", "messages_before": before, "messages": snapshot.valid}, settled=True)
         if request is not None and says_nothing(snapshot.copy["messages"]):
             request.messages = sendable(clone(snapshot.copy["messages"]))  # it was emptied again meanwhile
