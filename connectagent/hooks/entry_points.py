@@ -4,10 +4,12 @@
     [project.entry-points."connectagent.models"]     the same, under the prefix of each of its models
     [project.entry-points."connectagent.commands"]   the same, under the name of each of its commands
     [project.entry-points."connectagent.hooks"]      each hook that it defines, under its name: "module:hook"
+    [project.entry-points."connectagent.exports"]    each form of export that it writes: "module:function"
 
 The first only makes a plugin available: it acts where it is named. The other two are for `register_models` and
 `register_commands`, which work without naming the plugin: the entry point's name says what the plugin brings, so
-that it is loaded only where that is needed. The last one lists hooks without loading the plugins that define them.
+that it is loaded only where that is needed. The last two name hooks and forms without loading the
+plugins that bring them.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 MODELS = f"{PROJECT}.models"
 COMMANDS = f"{PROJECT}.commands"
 OWN_HOOKS = f"{PROJECT}.hooks"
+EXPORTS = f"{PROJECT}.exports"
 PREFIX = f"{PROJECT}-"
 GET = f"Install it from a clone of connectagent's repository: pip install ./plugins/{PREFIX}"
 
@@ -101,7 +104,7 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
 def _declared(path: tuple[str, ...]) -> list[Installed]:
     from connectagent.hooks.distributions import declared  # a third of the import time of this package
 
-    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS, OWN_HOOKS))]
+    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS, OWN_HOOKS, EXPORTS))]
 
 
 def undeclared(group: str) -> list[Installed]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from connectagent.agents.rewind import recorded_at, take_again, take_back
-from connectagent.cli.log.export import EXPORTERS
+from connectagent.cli.log.export import exported, forms
 from connectagent.cli.view.command import has_desktop, in_browser
 from connectagent.data import Image
 from connectagent.errors import ConfigError, did_you_mean, short_path
@@ -26,9 +26,6 @@ from connectagent.models.names import PROVIDERS
 from connectagent.output.masking import current
 from connectagent.output.rows import Row, first_line, many, spent_texts
 from connectagent.output.text import clean
-from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.findings import findings_of
-from connectagent.records.read import read_record
 
 HOOK = "register_chat_commands"
 LEAVE = ("quit", "exit", "q")
@@ -215,13 +212,12 @@ class Commands:
     def _save(self, rest: str) -> None:
         path, more = _path_and_text(rest)
         form = path.suffix.lstrip(".") or "md"
-        if more or form not in EXPORTERS:
-            raise ConfigError(f"/save takes a path that ends in {', '.join(f'.{form}' for form in EXPORTERS)}")
+        if more or form not in forms():
+            raise ConfigError(f"/save takes a path that ends in {', '.join(f'.{form}' for form in forms())}")
         if path.exists():
             raise ConfigError(f"{short_path(path)} is there already; name another file")
         record = self._record("save")
-        whole = restored(read_record(record), blob_folder(record))
-        path.write_text("".join(EXPORTERS[form](whole, findings_of(record))), "utf-8")
+        path.write_text("".join(exported(record, form, whole=True)), "utf-8")
         self._tell((f"saved as {short_path(path)}", "dim"))
 
     def _view(self, rest: str) -> None:
