@@ -43,8 +43,9 @@ GET = f"Install it from a clone of connectagent's repository: pip install ./plug
 
 # The plugins that this project publishes.
 OFFICIAL = (
-    *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "dbos", "local", "loopguard", "mcp", "memory"),
-    *("notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks", "verify"),
+    *("adk", "approve", "artifacts", "budget", "chat", "checkpoint", "compact", "dbos", "local", "loopguard", "mcp"),
+    *("memory", "notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks"),
+    *("verify", "view"),
 )
 
 

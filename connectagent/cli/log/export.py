@@ -15,7 +15,7 @@ import click
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.reading import cost_text, local_time, number_of
 from connectagent.errors import ConfigError, did_you_mean
-from connectagent.hooks.entry_points import EXPORTS, guarded, imported, installed
+from connectagent.hooks.entry_points import EXPORTS, GET, guarded, imported, installed
 from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
@@ -110,19 +110,16 @@ def _json_values(record: dict[str, Any], findings: Sequence[dict[str, Any]]) -> 
     yield from ({"type": "finding", **one} for one in findings)
 
 
-def _page(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
-    from connectagent.cli.view.page import page_parts
-
-    yield from page_parts(record, findings)
-
-
 _PIECE = 1 << 16  # characters of an export that are in memory at once
 
 Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Iterator[str]]
 """A function of a record, as `read_record` returns it, and its findings: the export in parts."""
 
-EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": _page}
+EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines}
 """The forms that need no plugin."""
+
+_OF_PLUGINS = {"html": "view"}
+"""Forms of this project's plugins, for an error that says what to install."""
 
 
 def forms() -> list[str]:
@@ -143,6 +140,9 @@ def exporter(form: str) -> Exporter:
     if plugin is not None:
         made: Exporter = guarded(plugin, lambda: imported(plugin))
         return made
+    if form in _OF_PLUGINS:
+        needed = _OF_PLUGINS[form]
+        raise ConfigError(f"the form {form!r} needs the plugin {needed!r}, which is not installed. {GET}{needed}")
     raise ConfigError(f"there is no form {form!r}.{did_you_mean(form, forms())} Forms: {', '.join(forms())}")
 
 
@@ -182,7 +182,7 @@ def _known_form(context: click.Context, option: click.Parameter, form: str) -> s
     default="md",
     show_default=True,
     callback=_known_form,
-    help="The form: md, jsonl, html, or another one of an installed plugin.",
+    help="The form: md, jsonl, html with the plugin view, or that of another plugin.",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="The file; else standard output.")
 @click.option("--whole", is_flag=True, help="Include long texts whole, not their head and tail.")
