@@ -15,7 +15,7 @@ import click
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.reading import cost_text, local_time, number_of
 from connectagent.errors import ConfigError, did_you_mean
-from connectagent.hooks.entry_points import EXPORTS, GET, guarded, imported, installed
+from connectagent.hooks.entry_points import EXPORTS, PREFIX, guarded, how_to_get, imported, installed
 from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
@@ -79,12 +79,12 @@ def _entry_lines(entry: dict[str, Any], agent: str) -> Iterator[str]:
             yield from ("", _fenced(value))
 
 
-def _one(value: Any) -> str:
+def _one(value: object) -> str:
     """A value on one line, with Markdown and HTML escaped."""
     return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(str(value).split()))
 
 
-def _fenced(value: Any) -> str:
+def _fenced(value: object) -> str:
     """A value as a block; its fence is longer than any in it."""
     text = data_text(value, 2)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
@@ -142,7 +142,7 @@ def exporter(form: str) -> Exporter:
         return made
     if form in _OF_PLUGINS:
         needed = _OF_PLUGINS[form]
-        raise ConfigError(f"the form {form!r} needs the plugin {needed!r}, which is not installed. {GET}{needed}")
+        raise ConfigError(f"the form {form!r} needs the plugin {needed!r}, which is not installed. {how_to_get(PREFIX + needed)}")
     raise ConfigError(f"there is no form {form!r}.{did_you_mean(form, forms())} Forms: {', '.join(forms())}")
 
 
