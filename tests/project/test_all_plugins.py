@@ -26,9 +26,9 @@ from wire_server import FIXTURES, WireServer, answers_of, conversation
 from connectagent import Agent, ConfigError, PluginError, Tool
 from connectagent.hooks.entry_points import OFFICIAL
 
-FOLDERS = sorted((ROOT / "plugins").glob("connectagent-*/"))
+FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 PROJECTS = {folder.name: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
-NAMED = [folder for folder in FOLDERS if "entry-points" in PROJECTS[folder.name]["project"]]
+NAMED = [folder for folder in FOLDERS if "connectagent" in PROJECTS[folder.name]["project"].get("entry-points", {})]
 """Those that an agent names; the others are libraries, such as engines."""
 
 HEAVY = re.compile(r"xllamacpp|ray|dbos|docker|presidio", re.IGNORECASE)
@@ -73,7 +73,7 @@ def test_the_extra_all_names_every_plugin_that_is_not_heavy() -> None:
 
 
 def test_a_name_that_is_not_installed_is_known_for_every_plugin() -> None:
-    assert [f"connectagent-{name}" for name in OFFICIAL] == [folder.name for folder in FOLDERS]
+    assert [f"connectagent-{name}" for name in OFFICIAL] == [folder.name for folder in NAMED]
 
 
 @pytest.fixture(scope="module")
