@@ -83,7 +83,8 @@ def declared(plugin: Installed) -> Status:
     except Exception:
         folder = "?"
     source, named_by = f"{plugin.entry.value} in {folder}", _named_by(plugin)
-    status = Status(plugin.name, plugin.distribution, plugin.version, "installed", [], source, named_by)
+    name = plugin.distribution if plugin.group == COMMANDS else plugin.name  # it brings commands alone
+    status = Status(name, plugin.distribution, plugin.version, "installed", [], source, named_by)
     if problem := problem_of(plugin):
         _break(status, PluginError(f"{problem}\n{way_out(plugin, PluginError())}"), plugin)
     elif plugin.rivals:
