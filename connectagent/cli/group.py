@@ -6,7 +6,6 @@ import os
 import select
 import sys
 from importlib import import_module
-from typing import Any
 
 import click
 
@@ -98,7 +97,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
 
 
-def _code(code: Any) -> int:
+def _code(code: object) -> int:
     """The exit code of `sys.exit(code)`, where `code` may be None or a text."""
     if code is None or isinstance(code, int):
         return int(code or 0)

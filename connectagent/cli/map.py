@@ -23,6 +23,7 @@ from connectagent.settings import overrides
 from connectagent.testing.evals.trial import as_json
 
 if TYPE_CHECKING:
+    from connectagent.agents.batch import Item
     from connectagent.records.sqlite import SqliteStore
 
 MOST_FAILURES = 5  # that are listed at the end
@@ -104,7 +105,7 @@ def _write(batch: Batch, progress: Progress, output: str | None, quiet: bool) ->
     return not progress.failed and progress.stopped is None
 
 
-def as_data(item: Any) -> dict[str, Any]:
+def as_data(item: Item) -> dict[str, Any]:
     """An item as data for JSON."""
     error = item.error and {"type": type(item.error).__name__, "message": str(item.error)}
     return {
@@ -145,7 +146,7 @@ class Progress:
         """Say how many of a batch run."""
         self.batch = batch
 
-    def count(self, item: Any) -> None:
+    def count(self, item: Item) -> None:
         """Count an item that has ended."""
         self.done += 1
         self.known += item.known

@@ -102,9 +102,7 @@ def _typed(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"--{normalized(plugin.name)}-{option.replace('_', '-')}={shlex.quote(str(value))}"  # fits flags too
 
 
-def _read(
-    ctx: click.Context, name: str, value: str | None, left: list[str], own: Iterable[str]
-) -> Configured:
+def _read(ctx: click.Context, name: str, value: str | None, left: list[str], own: Iterable[str]) -> Configured:
     """The plugin and the value of an option; a value that follows is taken from `left`. `own` are the command's own.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from connectagent.errors import PluginError
 from connectagent.hooks.entry_points import Installed, normalized, unknown
 from connectagent.hooks.own import hooks_of
 from connectagent.output.rows import many
+
+if TYPE_CHECKING:
+    from connectagent.hooks.entry_points import Installed
 
 
 class _Group(OpenGroup):
@@ -96,7 +99,7 @@ def _placed(status: Status) -> list[tuple[Any, str]]:
     ]
 
 
-def _options(plugin: Any) -> list[tuple[str, str]]:
+def _options(plugin: Installed) -> list[tuple[str, str]]:
     import inspect as python_inspect
 
     from connectagent.hooks.entry_points import is_factory

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from connectagent.hooks.options import from_text
 from connectagent.records.own import why_not_run
 from connectagent.records.read import refuse_odd
 from connectagent.settings import overrides, plugin_file
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 NAME = "connectagent_script"  # no name that the script or its imports use
 
@@ -43,9 +46,7 @@ def agent_options(function: Command) -> Command:
     return function
 
 
-def apply(
-    model: str | None, quiet: bool, plugins: tuple[Any, ...], own_plugins: dict[str, Any] | None = None
-) -> None:
+def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...], own_plugins: dict[str, Any] | None = None) -> None:
     """Apply the options, and the command's own plugins, to every agent that is made from now on."""
     importlib.invalidate_caches()
     if own_plugins:
@@ -59,7 +60,7 @@ def apply(
         overrides["plugins"] = [*overrides.get("plugins", []), *map(placed, plugins)]
 
 
-def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
+def has_plugins_of(agent: Agent, head: dict[str, Any]) -> None:
     """Refuse to go on with a session without an installed plugin that it had: it may be a guard.
 
     What the script names is there again; what the command line named is only if it is named again.
@@ -85,7 +86,7 @@ def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
         )
 
 
-def placed(name: Any) -> Any:
+def placed(name: object) -> Any:
     """A plugin of the command line, a file by its whole path."""
     name = from_text(name) if isinstance(name, str) else name
     file = plugin_file(name) if isinstance(name, str) else None

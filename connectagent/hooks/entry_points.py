@@ -274,7 +274,7 @@ def problem_of(plugin: Installed) -> str | None:
     return plugin.problem or unfit(plugin, str(vars(sys.modules[PROJECT])["__version__"]))
 
 
-def is_factory(thing: Any) -> bool:
+def is_factory(thing: object) -> bool:
     """Whether an entry point names a class, or a function that makes the plugin."""
     return isinstance(thing, type) or (inspect.isroutine(thing) and not marks_of(thing))
 
