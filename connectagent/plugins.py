@@ -22,7 +22,8 @@ from connectagent.hooks.entry_points import (
     options_of,
 )
 from connectagent.hooks.files import module_from_path
-from connectagent.hooks.handler import RESOURCE, Handler
+from connectagent.hooks.foreign import ForeignMarks, register_marks
+from connectagent.hooks.handler import RESOURCE, Handler, name_of, place_of
 from connectagent.hooks.specs import AROUND, CONTRACTS, EVENTS
 from connectagent.records.sent import canonical
 from connectagent.session.journal import is_aside
@@ -36,6 +37,7 @@ __all__ = [
     "EVENTS",
     "RESOURCE",
     "Contract",
+    "ForeignMarks",
     "Handler",
     "Installed",
     "Running",
@@ -48,10 +50,13 @@ __all__ = [
     "load",
     "missing_options",
     "module_from_path",
+    "name_of",
     "normalized",
     "options_of",
+    "place_of",
     "place_of_result",
     "plain_function",
+    "register_marks",
     "running",
     "same",
 ]

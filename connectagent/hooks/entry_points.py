@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import ConfigError, PluginError, did_you_mean, nearest
 from connectagent.hooks.contract import PROJECT
+from connectagent.hooks.foreign import FOREIGN_MARKS
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.options import read_options
 from connectagent.settings import check_allowed, project_file, project_settings
@@ -125,7 +126,8 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
 def _declared(path: tuple[str, ...]) -> list[Installed]:
     from connectagent.hooks.distributions import declared  # a third of the import time of this package
 
-    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS, f"{COMMANDS}.", OWN_HOOKS))]
+    groups = (PROJECT, MODELS, COMMANDS, f"{COMMANDS}.", OWN_HOOKS, FOREIGN_MARKS)
+    return [Installed(*found) for found in declared(groups)]
 
 
 def undeclared(group: str) -> list[Installed]:
