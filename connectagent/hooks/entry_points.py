@@ -43,8 +43,9 @@ GET = "Install it from a clone of connectagent's repository: pip install ./plugi
 
 # The plugins that this project publishes.
 OFFICIAL = (
-    *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "dbos", "local", "loopguard", "mcp", "memory"),
-    *("notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks", "verify"),
+    *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "connectonion", "dbos", "local", "loopguard"),
+    *("mcp", "memory", "notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox", "serve"),
+    *("shellhooks", "verify"),
 )
 
 
