@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import ConfigError, PluginError, did_you_mean, nearest
 from connectagent.hooks.contract import PROJECT
+from connectagent.hooks.foreign import FOREIGN_MARKS
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.options import read_options
 from connectagent.settings import check_allowed, project_file, project_settings
@@ -45,9 +46,9 @@ GET = "Install it from a clone of connectagent's repository: pip install ./plugi
 
 # The plugins that this project publishes.
 OFFICIAL = (
-    *("adk", "approve", "artifacts", "budget", "chat", "checkpoint", "compact", "dbos", "local", "loopguard", "mcp"),
-    *("memory", "notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks"),
-    *("verify", "view"),
+    *("adk", "approve", "artifacts", "budget", "chat", "checkpoint", "compact", "connectonion", "dbos", "local"),
+    *("loopguard", "mcp", "memory", "notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox"),
+    *("serve", "shellhooks", "verify", "view"),
 )
 
 
@@ -129,7 +130,7 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
 def _declared(path: tuple[str, ...]) -> list[Installed]:
     from connectagent.hooks.distributions import declared  # a third of the import time of this package
 
-    groups = (PROJECT, MODELS, COMMANDS, f"{COMMANDS}.", OWN_HOOKS, EXPORTS)
+    groups = (PROJECT, MODELS, COMMANDS, f"{COMMANDS}.", OWN_HOOKS, FOREIGN_MARKS, EXPORTS)
     return [Installed(*found) for found in declared(groups)]
 
 

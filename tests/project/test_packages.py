@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PROJECT = PYPROJECT["project"]
-FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/connectagent-*/pyproject.toml"))
+FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 PROJECTS = {folder: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
 in_each_plugin = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 

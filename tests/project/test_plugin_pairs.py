@@ -11,9 +11,8 @@ from typing import Any
 
 import forked
 import pytest
-
-from connectagent.cli.plugin_pairs import orders, outcomes
-from connectagent.testing.plugin_tester.tester import declared_by
+from pytest_connectagent.pairs import orders, outcomes
+from pytest_connectagent.tester import declared_by
 
 ALL = os.environ.get("CONNECTAGENT_TESTER") == "all"
 SAMPLE = 1  # a pair takes some seconds
@@ -50,7 +49,7 @@ def test_two_plugins_keep_the_rules_together(pair: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_what_a_plugin_declares_is_found_and_known(name: str) -> None:
-    from connectagent.testing.plugin_tester.faults import CHANGES
+    from pytest_connectagent.faults import CHANGES
 
     module = importlib.import_module(f"connectagent_{name}")
     assert {kind.removesuffix("?") for kind in declared_by(MADE[name](module)).changes} <= CHANGES.keys()

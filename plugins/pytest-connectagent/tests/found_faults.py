@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-
-from connectagent.testing.plugin_tester.faults import report
-from connectagent.testing.plugin_tester.turns import Check
+from pytest_connectagent.faults import report
+from pytest_connectagent.turns import Check
 
 
 def end_when_found(rule: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:

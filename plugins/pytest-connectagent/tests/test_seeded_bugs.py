@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 from found_faults import end_when_found
+from pytest_connectagent import AgentTester, PluginFaults
+from pytest_connectagent.faults import RULES
 
 from connectagent import (
     Agent,
@@ -40,8 +42,7 @@ from connectagent import (
     on_trace,
 )
 from connectagent.hooks.markers import on_text
-from connectagent.testing import AgentTester, PluginFaults, call
-from connectagent.testing.plugin_tester.faults import RULES
+from connectagent.testing import call
 
 Bug = tuple[Any, dict[str, Any], str, str]
 BUGS: list[Bug] = []

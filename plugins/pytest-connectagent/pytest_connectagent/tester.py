@@ -12,16 +12,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from connectagent.errors import HandlerError, PluginError, ToolDefinitionError, did_you_mean
-from connectagent.hooks.discovery import handlers_of
-from connectagent.hooks.entry_points import is_factory, missing_options
-from connectagent.hooks.files import module_from_path
+from connectagent import HandlerError, PluginError, ToolDefinitionError
+from connectagent.plugins import did_you_mean, handlers_of, is_factory, missing_options, module_from_path
 from connectagent.settings import override
-from connectagent.testing.plugin_tester.effects import Effects
-from connectagent.testing.plugin_tester.faults import CHANGES, RULES, Fault, report
-from connectagent.testing.plugin_tester.paths import PATHS, PLAIN, Path
-from connectagent.testing.plugin_tester.turns import Check, Run, Stopped
-from connectagent.testing.plugin_tester.ways import Ways, same_time_zone
+from pytest_connectagent.effects import Effects
+from pytest_connectagent.faults import CHANGES, RULES, Fault, report
+from pytest_connectagent.paths import PATHS, PLAIN, Path
+from pytest_connectagent.turns import Check, Run, Stopped
+from pytest_connectagent.ways import Ways, same_time_zone
 
 
 class PluginFaults(AssertionError):

@@ -1,26 +1,24 @@
-"""The kit for authors: each wrongdoing of a plugin is found and named, and good plugins pass."""
+"""The plugin tester: each wrongdoing of a plugin is found and named, and good plugins pass."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import re
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from found_faults import end_when_found
+from pytest_connectagent import AgentTester, PluginFaults
+from pytest_connectagent import tester as check_module
+from pytest_connectagent.shared_state import Place, _content
 
 from connectagent import (
     Agent,
     Continue,
-    LLMResponse,
     PluginError,
     Retry,
     ToolRejected,
@@ -33,34 +31,18 @@ from connectagent import (
     around_turn,
     before_each_tool,
     before_llm,
-    hooks,
     llm_do,
     on_agent_ready,
     on_complete,
     on_error,
     on_trace,
 )
-from connectagent.hooks.specs import AROUND, EVENTS
 from connectagent.settings import overrides
 from connectagent.testing import (
-    AgentTester,
     HookRecorder,
-    NetworkRefused,
-    PluginFaults,
-    ScriptedLLM,
-    ScriptEnded,
     call,
-    conversation_problems,
-    crash_at,
-    no_network,
-    run_agent,
 )
-from connectagent.testing.plugin_tester import tester as check_module
-from connectagent.testing.plugin_tester.paths import PATHS, TOOLS, PathModel
-from connectagent.testing.plugin_tester.shared_state import Place, _content
 
-ROOT = Path(__file__).parents[1]
-EXAMPLES = ROOT / "examples"
 tester = AgentTester()
 
 
@@ -69,184 +51,6 @@ def search(query: str) -> str:
     return f"two pages about {query}"
 
 
-# -- one finished turn ---------------------------------------------------------------------------
-
-
-def test_run_agent_gives_a_finished_turn(co_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    turn = run_agent(call("search", query="x"), "Done.", prompt="Look.", tools=[search])
-    assert (turn.result, turn.error) == ("Done.", None)
-    assert [message["role"] for message in turn.messages] == ["user", "assistant", "tool", "assistant"]
-    assert [entry["type"] for entry in turn.trace] == ["user_input", "llm_call", "tool_execution", "llm_call"]
-    assert turn.hooks.of("after_user_input") == [{"prompt": "Look."}]
-    assert len(turn.llm.requests) == 2
-    assert turn.agent.name == "tested"
-    assert not co_dir.exists()
-    assert capfd.readouterr() == ("", "")
-
-
-def test_run_agent_writes_and_shows_where_it_is_asked_to(co_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run_agent("Done.", log=None, quiet=False, name="loud")
-    assert list(co_dir.glob("evals/loud_*.yaml"))
-    assert "loud" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("error", [OSError("down"), KeyboardInterrupt()])
-def test_run_agent_keeps_what_the_turn_raised(error: BaseException) -> None:
-    turn = run_agent(error)
-    assert turn.error is error
-    assert turn.result is None
-    assert turn.messages[0]["content"] == "Go."
-
-
-def test_a_script_that_is_too_short_is_the_tests_mistake() -> None:
-    with pytest.raises(ScriptEnded, match="called 2 times"):
-        run_agent(call("search", query="x"), tools=[search])
-    with pytest.raises(TypeError, match="not both"):
-        run_agent("Done.", llm=ScriptedLLM("Done."))
-
-
-# -- crashes -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("disk"), SystemExit(3)])
-@pytest.mark.parametrize("point", [*EVENTS, *AROUND, *(f"{hook}:exit" for hook in AROUND), "on_trace", "model", "tool"])
-def test_a_crash_happens_at_its_point_and_the_next_turn_is_whole(point: str, error: Any) -> None:
-    crash = crash_at(point, error=error)
-
-    def fail() -> str:
-        """Fail."""
-        raise ValueError("no")
-
-    llm = ScriptedLLM(*[[call("fail"), call("search", query="x")], "Done."] * 5)
-    turn = run_agent(llm=llm, tools=[fail, search], plugins=[crash])
-    assert crash.fired
-    if point == "tool" and not isinstance(error, type):  # the tool's own error, which the model reads
-        assert turn.error is None
-    else:
-        assert turn.error is error or isinstance(turn.error, error if isinstance(error, type) else type(error))
-    assert str(turn.agent.input("Go on.")) == "Done."
-    assert conversation_problems(turn.messages) == []
-
-
-def test_a_crash_counts() -> None:
-    crash = crash_at("before_llm", nth=2, error=ValueError)
-    turn = run_agent(call("search", query="x"), "Done.", tools=[search], plugins=[crash])
-    assert isinstance(turn.error, ValueError)
-    assert (crash.seen, turn.hooks.names.count("after_tools")) == (2, 1)
-    assert not (missed := crash_at("before_llm", nth=3)).fired
-    assert run_agent("Done.", plugins=[missed]).result == "Done."
-
-
-def test_a_crash_in_a_tool_or_a_model_is_no_handlers() -> None:
-    turn = run_agent(call("search", query="x"), "Done.", tools=[search], plugins=[crash_at("tool", error=OSError("x"))])
-    assert turn.trace[2]["status"] == "error"
-    turn = run_agent("Done.", plugins=[crash_at("model", error=OSError("x")), on_error(_recover)])
-    assert turn.result == "recovered"
-
-
-def _recover(error: Exception) -> str:
-    return "recovered"
-
-
-def test_a_crash_while_streaming_and_while_an_agent_is_made() -> None:
-    turn = run_agent("one two", plugins=[crash_at("on_text", nth=2)], stream=True)
-    assert isinstance(turn.error, KeyboardInterrupt)
-    assert isinstance(run_agent("Done.", plugins=[crash_at("model")], stream=True).error, KeyboardInterrupt)
-    with pytest.raises(ValueError, match="early"):
-        run_agent("Done.", plugins=[crash_at("on_agent_ready", error=ValueError("early"))])
-
-
-def test_a_crash_that_cannot_be_meant_is_told() -> None:
-    with pytest.raises(ValueError, match="Did you mean 'after_tools'"):
-        crash_at("after_tolls")
-    with pytest.raises(ValueError, match="counts from 1"):
-        crash_at("after_tools", nth=0)
-    with pytest.raises(TypeError, match="raises an exception"):
-        crash_at("after_tools", error="boom")  # type: ignore[arg-type]
-
-
-# -- the network ---------------------------------------------------------------------------------
-
-FAR = ("203.0.113.7", 443)  # reserved for documentation: nobody is there
-
-
-def test_no_connection_leaves_the_machine(no_network: Any) -> None:
-    with socket.socket() as one, pytest.raises(NetworkRefused, match=r"203.0.113.7:443.*allow=\['203.0.113.7:443'\]"):
-        one.connect(FAR)
-    with socket.socket() as one, pytest.raises(NetworkRefused):
-        one.connect_ex(FAR)
-    with pytest.raises(NetworkRefused, match=r"example\.org:80"):
-        socket.getaddrinfo("example.org", 80)
-    with pytest.raises(NetworkRefused, match=r"example\.org:80"):
-        socket.create_connection(("example.org", 80))
-    with socket.socket(socket.AF_INET6) as one, pytest.raises(NetworkRefused, match=r"\[2001:db8::1\]:80"):
-        one.connect(("2001:db8::1", 80))
-    assert no_network.refused == [
-        "203.0.113.7:443", "203.0.113.7:443", "example.org:80", "example.org:80", "[2001:db8::1]:80",
-    ]  # fmt: skip
-
-
-def test_this_machine_can_be_reached(no_network: Any, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        socket.create_connection(("localhost", server.getsockname()[1])).close()
-    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as one:
-        server.bind(str(tmp_path / "s"))
-        server.listen()
-        one.connect(str(tmp_path / "s"))
-
-
-def test_asyncio_and_threads_are_guarded_too(no_network: Any) -> None:
-    with pytest.raises(NetworkRefused):
-        asyncio.run(asyncio.wait_for(asyncio.open_connection(*FAR), 5))
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(_refused()))
-    thread.start()
-    thread.join()
-    assert found == [True]
-
-
-def _refused() -> bool:
-    try:
-        socket.getaddrinfo("example.org", 80)
-    except NetworkRefused:
-        return True
-    except OSError:  # there is no network here, but nobody refused it
-        return False
-    return False
-
-
-def test_guards_nest_and_leave_nothing_behind() -> None:
-    before = (socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo)
-    with no_network():
-        assert _refused()
-        with no_network(allow=["example.org"]):
-            assert not _refused()
-        with no_network(allow=["EXAMPLE.org:80"]), pytest.raises(NetworkRefused, match=r"example\.org:81"):
-            socket.getaddrinfo("example.org", 81)
-        assert _refused()
-    assert (socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo) == before
-    assert "connect" not in vars(socket.socket)
-    outer, inner = no_network(), no_network()
-    outer.__enter__()
-    inner.__enter__()
-    outer.__exit__(None, None, None)  # in another order, as threads leave them
-    assert _refused()
-    inner.__exit__(None, None, None)
-    assert socket.getaddrinfo is before[2]
-    with pytest.raises(TypeError, match="one str"):
-        no_network(allow="example.org")
-
-
-def test_the_addresses_of_a_name_that_is_allowed_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("203.0.113.7", port))]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
-        with no_network(allow=[f"api.test:{port}"]) as guard:
-            socket.getaddrinfo("api.test", port)
-            guard.check("203.0.113.7", port)
-            with pytest.raises(NetworkRefused):
-                guard.check("203.0.113.7", port + 1)
 
 
 # -- the tester: what is wrong is found ----------------------------------------------------------
@@ -523,7 +327,7 @@ WRONG: list[tuple[Any, dict[str, Any], str, list[str]]] = [
     (Counter(), {}, "shares state", ["'turns' of the Counter object", "shares_state=True"]),
     (Collector, {}, "shares state", ["'seen' of the class Collector"]),
     (Nested(), {}, "shares state", ["'memory' of the Nested object"]),
-    (logs_in_a_global, {}, "shares state", ["'LOG' of the module test_testing", "'last_prompt' of the module"]),
+    (logs_in_a_global, {}, "shares state", ["'LOG' of the module test_plugin_tester", "'last_prompt' of the module"]),
     (closure(), {}, "shares state", ["'seen' of the function remembers"]),
     (keeps_in_a_default, {}, "shares state", ["'_seen' of the function keeps_in_a_default"]),
     (swallows, {}, "interrupts", ["swallowed KeyboardInterrupt", "catch Exception"]),
@@ -660,45 +464,6 @@ def test_no_lock_is_left_locked() -> None:
     assert not Locked.lock.locked()
 
 
-DECLARED: dict[str, dict[str, Any]] = {
-    "approve_before_tools": {"changes": {"rejection"}},
-    "cache_answers": {"changes": {"response"}, "shares_state": True},
-    "hand_over": {"changes": {"terminal"}},
-    "log_each_tool": {"changes": {"terminal?"}},  # as the program has set up logging
-    "recover_failing_model": {"changes": {"retry", "response"}},
-    "recover_failing_tool": {"changes": {"retry", "result?"}},  # a result on few paths only
-    "redact_secrets": {"changes": {"response", "result"}},
-    "reflect_after_tools": {"changes": {"messages"}},
-    "watch_context": {"changes": {"request?", "terminal?"}},  # the conversations of the paths are short
-}
-
-
-def test_every_example_that_brings_handlers_is_declared() -> None:
-    marked = [
-        path.stem
-        for path in EXAMPLES.glob("*.py")
-        if re.search(r"^ *@(on|before|after|around)_", path.read_text("utf-8"), re.M)
-    ]
-    assert sorted(marked) == sorted(DECLARED)
-
-
-@pytest.mark.parametrize("path", [EXAMPLES / f"{name}.py" for name in DECLARED], ids=lambda path: path.stem)
-def test_the_examples_keep_the_rules(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin: Any = str(path)
-    take_fewer_paths(monkeypatch, 3)
-    if path.stem == "cache_answers":
-        scope: dict[str, Any] = {"__name__": "cache_answers"}
-        exec(compile(path.read_text("utf-8"), str(path), "exec"), scope)
-        plugin = scope["Cache"]()
-    tester.check(plugin, **DECLARED[path.stem])
-
-
-def test_a_check_takes_less_than_five_seconds() -> None:
-    started = time.process_time()  # of this process alone: the machine may be busy
-    tester.check(str(EXAMPLES / "redact_secrets.py"), changes={"response", "result"})
-    assert time.process_time() - started < 5
-
-
 # -- the tester: its ways ------------------------------------------------------------------------
 
 
@@ -738,7 +503,9 @@ def test_what_is_no_plugin_is_told_at_once(plugin: Any, options: dict[str, Any],
 
 
 @pytest.mark.parametrize("hangs_in", ["a turn", "replay"])
-def test_a_handler_that_goes_on_after_its_check_changes_nothing_of_the_process(hangs_in: str) -> None:
+def test_a_handler_that_goes_on_after_its_check_changes_nothing_of_the_process(
+    hangs_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     going_on = threading.Event()
     threads = set()
 
@@ -753,7 +520,7 @@ def test_a_handler_that_goes_on_after_its_check_changes_nothing_of_the_process(h
         tester.check(hangs, limit_s=0.2)
     assert {fault.rule for fault in found.value.faults} == {"hangs"}
     assert os.environ.get("TZ") == before
-    overrides["dir"] = ".mine"
+    monkeypatch.setitem(overrides, "dir", ".mine")
     going_on.set()
     for thread in threads:
         thread.join(20)
@@ -776,14 +543,15 @@ def test_the_terminal_and_the_tracing_of_the_caller_are_left_as_they_are() -> No
 
 
 def test_a_failure_is_readable_in_the_output_of_pytest(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["connectagent.testing"]\n')
     (tmp_path / "test_mine.py").write_text(
         "from connectagent import after_tools\n\n@after_tools\ndef think(agent):\n"
         "    agent.current_session['messages'].append({'role': 'user', 'content': 'hm'})\n\n"
         "def test_it(agenttester, no_network, co_dir):\n    agenttester.check(think)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    plugin = ["-p", "pytest_connectagent.fixtures"]  # as the distribution's entry point does
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "-W", "error"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert "1 failed" in done.stdout, done.stdout + done.stderr
     assert f"changes: after_tools handler 'think' ({tmp_path / 'test_mine.py'}:3)" in done.stdout
     assert "if it is meant" in done.stdout.lower()
@@ -791,46 +559,3 @@ def test_a_failure_is_readable_in_the_output_of_pytest(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) < 35
 
 
-def test_the_paths_are_those_of_the_hook_table() -> None:
-    from test_hook_table import PATHS as TABLE
-    from test_hook_table import seen, spelled_out
-
-    reached = set()
-    for path in PATHS:
-        recorder, llm = HookRecorder(), PathModel(path, ["Noted."])
-        options: dict[str, Any] = {"max_iterations": path.limit, "stream": True, "tools": list(TOOLS)}
-        turn = run_agent(llm=llm, plugins=[recorder, *path.drivers()], **options)
-        assert turn.hooks.names == recorder.names
-        reached.add(shape(seen(recorder)))
-    missing = [row.name for row in TABLE if shape(spelled_out(row.hooks)) not in reached]
-    assert missing == []
-
-
-def shape(names: list[str]) -> str:
-    """A path without how often it goes round: several calls or rounds in a row are one."""
-    words = [word for index, word in enumerate(names) if names[index - 1 : index] != [word]]
-    again = True
-    while again:
-        again = False
-        for length in range(2, 12):
-            for start in range(len(words) - 2 * length + 1):
-                if words[start : start + length] == words[start + length : start + 2 * length]:
-                    del words[start : start + length]
-                    again = True
-                    break
-    return " ".join(words)
-
-
-def test_the_kit_loads_without_pytest_and_nothing_heavy() -> None:
-    code = (
-        "import sys; sys.modules['pytest'] = None\nimport connectagent.testing as kit\n"
-        "heavy = ('openai', 'anthropic', 'pydantic', 'rich', 'yaml', 'click', 'asyncio')\n"
-        "print([name for name in heavy if name in sys.modules], kit.run_agent('Hi.').result)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert done.stdout.strip() == "[] Hi.", done.stderr
-
-
-def test_the_recorder_of_a_stand_in_is_told_apart_from_a_models_answer() -> None:
-    turn = run_agent("never asked", plugins=[hooks.before_llm(lambda: LLMResponse("I know."))])
-    assert (turn.result, turn.llm.requests) == ("I know.", [])

@@ -11,18 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from connectagent import frame, hooks
-from connectagent.data import Continue, LLMResponse, Message, Retry, ToolCall, TraceEntry
-from connectagent.errors import Pause, ToolRejected, cut
-from connectagent.hooks.handler import RESOURCE, Handler
-from connectagent.hooks.specs import CONTRACTS
-from connectagent.session.messages import place_of_result
-from connectagent.session.snapshot import By, same
-from connectagent.testing.plugin_tester.effects import Effects, Held
-from connectagent.testing.plugin_tester.faults import CHANGES, Fault
-from connectagent.testing.plugin_tester.paths import OTHERS, RAN, PathError, PathModel
-from connectagent.testing.plugin_tester.shared_state import Keeping
-from connectagent.testing.rules import conversation_problems
+from connectagent import Continue, LLMResponse, Message, Pause, Retry, ToolCall, ToolRejected, TraceEntry, hooks
+from connectagent.plugins import CONTRACTS, RESOURCE, Handler, place_of_result, running, same
+from connectagent.testing import conversation_problems
+from pytest_connectagent.effects import Effects, Held
+from pytest_connectagent.faults import CHANGES, By, Fault
+from pytest_connectagent.paths import OTHERS, RAN, PathError, PathModel
+from pytest_connectagent.shared_state import Keeping
 
 _CALL_ID = re.compile(r"\bcall_do_\w+?_\d+\b")  # as `call()` makes them
 _fine: set[str] = set()  # conversations without problems
@@ -93,8 +88,8 @@ class Observer:
 
     def _here(self) -> Any:
         """The agent whose handler runs here."""
-        here = frame.current()
-        return self.agent if here is None else here.turn.agent
+        here = running()
+        return self.agent if here is None else here.agent
 
     @hooks.on_trace(tryfirst=True)
     def entry(self, entry: TraceEntry) -> None:
@@ -379,7 +374,8 @@ def _surface(agent: Any) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    return cut(repr({"id": value.id, "name": value.name} if isinstance(value, ToolCall) else value), 120)
+    text = repr({"id": value.id, "name": value.name} if isinstance(value, ToolCall) else value)
+    return text if len(text) <= 120 else f"{text[:119]}…"
 
 
 def _ended(agent: Any) -> Any:

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectagent.agents.agent import Agent
-from connectagent.errors import Paused, PluginError
-from connectagent.hooks.discovery import handlers_of, shadow
-from connectagent.testing.plugin_tester.effects import Effects
-from connectagent.testing.plugin_tester.faults import Fault
-from connectagent.testing.plugin_tester.lines import Lines
-from connectagent.testing.plugin_tester.observer import Observer
-from connectagent.testing.plugin_tester.paths import OTHERS, RAN, TOOLS, Path, PathError, PathModel
-from connectagent.testing.plugin_tester.shared_state import Keeping
-from connectagent.testing.turn import crash_at
+from connectagent import Agent, Paused, PluginError, shadow
+from connectagent.plugins import handlers_of
+from connectagent.testing import crash_at
+from pytest_connectagent.effects import Effects
+from pytest_connectagent.faults import Fault
+from pytest_connectagent.lines import Lines
+from pytest_connectagent.observer import Observer
+from pytest_connectagent.paths import OTHERS, RAN, TOOLS, Path, PathError, PathModel
+from pytest_connectagent.shared_state import Keeping
 
 _MOST_PAUSES = 20  # of one turn
 

@@ -6,14 +6,22 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from connectagent import frame, hooks
-from connectagent.agents.agent import Agent
-from connectagent.data import Continue, Image, LLMResponse, Message, Retry, TokenUsage, ToolCall
-from connectagent.errors import Pause, ProviderError, ToolRejected
-from connectagent.hooks.specs import AROUND, EVENTS
-from connectagent.session.journal import is_aside
-from connectagent.testing.script import ScriptedLLM, call
-from connectagent.testing.turn import crash_at
+from connectagent import (
+    Agent,
+    Continue,
+    Image,
+    LLMResponse,
+    Message,
+    Pause,
+    ProviderError,
+    Retry,
+    TokenUsage,
+    ToolCall,
+    ToolRejected,
+    hooks,
+)
+from connectagent.plugins import AROUND, EVENTS, running
+from connectagent.testing import ScriptedLLM, call, crash_at
 
 
 class PathError(Exception):
@@ -82,10 +90,10 @@ class PathModel(ScriptedLLM):
 
     def _asking(self) -> Any:
         """The handler or tool that asks; None for the loop."""
-        here = frame.current()
-        if here is None or here.turn.agent is not self.agent or self.agent.boundary.innermost() is not None:
+        here = running()
+        if here is None or here.agent is not self.agent or self.agent.boundary.innermost() is not None:
             return self.agent.boundary.innermost()
-        return here.by if here.by is not None else SHADOWED if is_aside({"id": here.id}) else None
+        return here.by if here.by is not None else SHADOWED if here.asks else None
 
 
 def failure() -> ModelFailure:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connectagent_connectonion import CONNECTONION
 from scripted_agents import CALL, agent_with, contents, double, entries, fails, is_by, session_of
 
 from connectagent import Agent, HandlerError, PluginError, shadow
-from connectagent.hooks.connectonion import CONNECTONION
-from connectagent.testing import ScriptedLLM
+from connectagent.testing import ScriptedLLM, call
 
 
 def on(event: str) -> Any:
@@ -185,6 +185,24 @@ def test_what_the_last_entries_tell_is_what_they_tell_there() -> None:
         entry = seen[event]
         assert (entry["type"], entry["tool_name"], entry["arguments"]) == ("tool_execution", "double", {"x": 2})
         assert (entry["result"], entry["status"]) == ("4", "success") and entry["timing"] >= 0
+
+
+def test_a_plugin_gives_the_tool_the_path_that_it_cleaned() -> None:
+    got = []
+
+    def read(path: str) -> str:
+        """Read a file."""
+        got.append(path)
+        return "text"
+
+    @on("before_each_tool")
+    def clean(agent: Any) -> None:
+        pending = agent.current_session["pending_tool"]
+        pending["arguments"]["path"] = pending["arguments"]["path"].rpartition("/")[2]
+
+    llm = ScriptedLLM([call("read", path="/etc/passwd")], "Done.")
+    Agent("reader", llm=llm, tools=[read], plugins=[[clean]], log=False, quiet=True).input("Go.")
+    assert got == ["passwd"]
 
 
 def test_an_error_names_the_handler_and_its_own_line() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
-from connectagent.tools.signature import plain_function
+from connectagent.plugins import plain_function
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _DEPTH, _LENGTH = 4, 40  # of what is compared; beyond it only the identity and the length count

@@ -1,4 +1,7 @@
-"""Plugins of ConnectOnion: its events as hooks, its handlers as handlers, and the agent in its form."""
+"""Plugins of ConnectOnion: its events as hooks, its handlers as handlers, and the agent in its form.
+
+Where this distribution is installed, they are listed like other plugins: `plugins=[think_and_act]`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,11 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from connectagent.errors import HandlerError, ToolRejected
-from connectagent.hooks.handler import name_of, place_of
-from connectagent.hooks.specs import EVENTS
+from connectagent import HandlerError, ToolRejected
+from connectagent.plugins import EVENTS, ForeignMarks, name_of, place_of, register_marks
 
 # ConnectOnion's events and the hooks that fire at the same moments.
 CONNECTONION = {name: name for name in (*EVENTS, "on_agent_ready")} | {"before_iteration": "before_llm"}
-UNORDERED = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "tryfirst": False, "trylast": False}
 
 
 def adapted(function: Any, hook: str) -> Any:
@@ -155,3 +156,9 @@ def _plain(text: str) -> str:
         return Text.from_markup(text).plain
     except MarkupError:
         return text
+
+
+MARKS = ForeignMarks("ConnectOnion", "_event_type", CONNECTONION, adapted)
+"""What connectagent takes from the entry point: its markers set `_event_type` on a function."""
+
+register_marks(MARKS)  # for a program that imports this package without having it installed

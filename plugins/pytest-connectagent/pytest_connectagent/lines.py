@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from connectagent.errors import ToolRejected
+from connectagent import ToolRejected
 
 
 class Lines:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from connectagent.errors import HandlerError, PluginError, ToolDefinitionError
-from connectagent.hooks.entry_points import find, installed, load, normalized, options_of
+import click
+
+from connectagent import HandlerError, PluginError, ToolDefinitionError, mask
+from connectagent.plugins import find, installed, load, normalized, options_of
 
 ALL = "all"
 
@@ -59,7 +61,7 @@ def maker_of(name: str) -> Any:
 
 
 def _outcome(order: tuple[str, ...], plugins: list[Any]) -> Outcome:
-    from connectagent.testing.plugin_tester.tester import AgentTester, PluginFaults
+    from pytest_connectagent.tester import AgentTester, PluginFaults
 
     try:
         checked = AgentTester().check(plugins if len(plugins) > 1 else plugins[0])
@@ -68,3 +70,29 @@ def _outcome(order: tuple[str, ...], plugins: list[Any]) -> Outcome:
     except (PluginError, HandlerError, ToolDefinitionError, ValueError) as error:
         return Outcome(order, None, f"{type(error).__name__}: {error}")
     return Outcome(order, checked.turns, "")
+
+
+@click.command(short_help="Take a plugin along every path of a turn.")
+@click.argument("name")
+@click.option("--with", "others", multiple=True, metavar="NAME",
+              help="Test it in both orders beside this plugin; `all`: beside each installed one.")  # fmt: skip
+def test(name: str, others: tuple[str, ...]) -> None:
+    """Take the plugin NAME, or a file, along every path of a turn; the exit code is 1 where it breaks a rule.
+
+    A plugin says what it may change: `changes = {"messages"}` in its class, module or object.
+    """
+    failed = 0
+    order = orders(name, others)
+    for outcome in outcomes(order):
+        said = f"{outcome.turns} turns" if outcome.turns is not None else "FAULTS"
+        click.echo(_plain(f"{', '.join(outcome.names)}: {said}"))
+        if outcome.problem:
+            failed += 1
+            click.echo(_plain("    " + outcome.problem.replace("\n", "\n    ")))
+    click.echo(f"{len(order) - failed} of {len(order)} kept the rules")
+    raise SystemExit(1 if failed else 0)
+
+
+def _plain(text: str) -> str:
+    """A text without secrets and without control characters for the terminal."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in mask(text))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from connectagent.session.snapshot import By
+By = dict[str, Any]
+"""Who did something, as in the entries of a trace: plugin, version, hook, handler, file and line."""
 
 CHANGES = {
     "messages": "adds, edits or removes messages",

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from connectagent.session.snapshot import By
-from connectagent.testing.plugin_tester.faults import Fault
-from connectagent.testing.plugin_tester.paths import SECRET
+from pytest_connectagent.faults import By, Fault
+from pytest_connectagent.paths import SECRET
 
 _MANY = 10  # of some 200 agents: fewer are made once for all of them
 _LONGEST = 10_000_000  # bytes of a file that is searched for secrets

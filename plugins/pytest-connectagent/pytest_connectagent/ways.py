@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path as File
 from typing import Any, NamedTuple
 
-from connectagent import hooks
-from connectagent.errors import Pause, Paused
-from connectagent.records.sent import canonical
-from connectagent.session.snapshot import By
+from connectagent import Pause, Paused, hooks
+from connectagent.plugins import canonical
 from connectagent.settings import co_folder, override
-from connectagent.testing.plugin_tester.paths import FAIL, WORK, Path
-from connectagent.testing.plugin_tester.turns import Check, Run
-from connectagent.testing.recorded_sessions import replayed
+from connectagent.testing import replayed
+from pytest_connectagent.faults import By
+from pytest_connectagent.paths import FAIL, WORK, Path
+from pytest_connectagent.turns import Check, Run
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _A_DAY_APART = ("XXX+12", "XXX-12")  # in one of these time zones it is another day than here
