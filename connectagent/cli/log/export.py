@@ -15,7 +15,7 @@ import click
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.reading import cost_text, local_time, number_of
 from connectagent.errors import ConfigError, did_you_mean
-from connectagent.hooks.entry_points import EXPORTS, PREFIX, guarded, how_to_get, imported, installed
+from connectagent.hooks.entry_points import EXPORTS, guarded, how_to_get, imported, installed
 from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
@@ -118,8 +118,8 @@ Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Iterator[str]]
 EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines}
 """The forms that need no plugin."""
 
-_OF_PLUGINS = {"html": "view"}
-"""Forms of this project's plugins, for an error that says what to install."""
+_OF_PLUGINS = {"html": "connectagent-view"}
+"""The packages of this project that write further forms, for an error that says what to install."""
 
 
 def forms() -> list[str]:
@@ -141,8 +141,8 @@ def exporter(form: str) -> Exporter:
         made: Exporter = guarded(plugin, lambda: imported(plugin))
         return made
     if form in _OF_PLUGINS:
-        needed = _OF_PLUGINS[form]
-        raise ConfigError(f"the form {form!r} needs the plugin {needed!r}, which is not installed. {how_to_get(PREFIX + needed)}")
+        package = _OF_PLUGINS[form]
+        raise ConfigError(f"the form {form!r} comes with {package}, which is not installed. {how_to_get(package)}")
     raise ConfigError(f"there is no form {form!r}.{did_you_mean(form, forms())} Forms: {', '.join(forms())}")
 
 

@@ -20,7 +20,7 @@ from connectagent.agents.rewind import recorded_at, take_again, take_back
 from connectagent.cli.log.export import exported, forms
 from connectagent.data import Image
 from connectagent.errors import ConfigError, did_you_mean, short_path
-from connectagent.hooks.entry_points import PREFIX, how_to_get
+from connectagent.hooks.entry_points import how_to_get
 from connectagent.models.names import PROVIDERS
 from connectagent.output.masking import current
 from connectagent.output.rows import Row, first_line, many, spent_texts
@@ -223,7 +223,8 @@ class Commands:
         try:
             from connectagent_view import opened, served
         except ModuleNotFoundError:
-            raise ConfigError(f"/view needs the plugin view, which is not installed. {how_to_get(PREFIX + 'view')}") from None
+            get = how_to_get("connectagent-view")
+            raise ConfigError(f"/view comes with connectagent-view, which is not installed. {get}") from None
         if self.chat.page is None:
             self.chat.page = self.chat.ending.enter_context(served(self._record("view")))
         click.echo(f"  {self.chat.page}", err=True)  # whole, so that it can be clicked
