@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["connectagent.testing"]
+pytest_plugins = ["pytest_connectagent.fixtures"]  # which brings those of connectagent.testing
 PLUGINS = Path(__file__).parent / "plugins"
 ON_WINDOWS = sys.platform == "win32" or "stand_in" in sys.modules  # or on its stand-in: see tests/windows
 
@@ -42,7 +42,9 @@ def _fewer_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Here a plugin's check takes every third path, and all with CONNECTAGENT_TESTER=all."""
     if os.environ.get("CONNECTAGENT_TESTER") == "all" or not request.path.is_relative_to(PLUGINS):
         return
-    from connectagent.testing.plugin_tester import tester
+    if request.path.is_relative_to(PLUGINS / "pytest-connectagent"):  # the tester's own tests
+        return
+    from pytest_connectagent import tester
 
     for name in ("PATHS", "PLAIN"):
         monkeypatch.setattr(tester, name, getattr(tester, name)[::3])

@@ -24,11 +24,11 @@ from typing import Any
 from urllib.parse import quote
 
 import yaml
+from connectagent_view.server import Server, _Refused
 from record_agents import worker
 
 from connectagent import Agent, ConfigError, LLMResponse, Pause, Paused, before_each_tool
 from connectagent.cli import main
-from connectagent.cli.view.server import Server, _Refused
 from connectagent.records.read import load_record
 from connectagent.testing import ScriptedLLM, call
 

@@ -38,6 +38,11 @@ class Loud:
 def loud():
     return {"loud": Loud}
 """
+FORM = """
+def titles(record, findings):
+    yield record["agent"] + ": "
+    yield str(len(record["turns"]))
+"""
 GOOD = {
     "sign": (HOOK, ["connectagent", "sign = sign_plugin"]),
     "tools": (
@@ -132,6 +137,17 @@ def test_a_command_is_found_without_loading_another_plugin(environment):
 @pytest.mark.parametrize("arguments", [["--help"], ["hooks"], ["demo", "--help"], ["plugins", "plan"]])
 def test_every_command_works_beside_broken_plugins(arguments, environment):
     assert environment.co(*arguments).returncode == 0
+
+
+def test_a_plugin_writes_a_form_of_export(environment):
+    environment.co("demo")
+    lines = ["connectagent.exports", "titles = form_plugin:titles", "gone = form_plugin:missing"]
+    made = wheel(environment.folder, "form", FORM, lines)
+    environment.run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(made))
+    done = environment.co("log", "export", "demo", "--to", "titles")
+    assert (done.returncode, done.stdout) == (0, "demo: 1"), done.stderr
+    gone = environment.co("log", "export", "demo", "--to", "gone")
+    assert gone.returncode == 1 and "plugin 'gone' (connectagent-form 1.0) cannot be loaded" in gone.stderr
 
 
 @pytest.mark.parametrize("name", list(BROKEN))

@@ -105,7 +105,7 @@ def test_macos_writes_through_the_drives_own_memory(tmp_path: Path, monkeypatch:
 
 
 def test_the_view_server_never_asks_for_the_hosts_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connectagent.cli.view.server import _Handler, _Http
+    from connectagent_view.server import _Handler, _Http
 
     def slow(name: str = "") -> str:
         raise AssertionError("it asks for the host's name")

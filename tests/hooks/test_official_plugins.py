@@ -10,5 +10,5 @@ PLUGINS = Path(__file__).parents[2] / "plugins"
 
 
 def test_a_name_that_is_not_installed_is_known_for_every_plugin() -> None:
-    folders = sorted(path.parent.name for path in PLUGINS.glob("*/pyproject.toml"))
+    folders = sorted(path.parent.name for path in PLUGINS.glob("connectagent-*/pyproject.toml"))
     assert [f"connectagent-{name}" for name in OFFICIAL] == folders

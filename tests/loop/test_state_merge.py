@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connectagent_view.rows import row_of
 
 from connectagent import (
     Agent,
@@ -27,7 +28,6 @@ from connectagent import (
     around_tool,
     before_each_tool,
 )
-from connectagent.cli.view.rows import row_of
 from connectagent.output.rows import UNICODE, rows_of
 from connectagent.records.history import history_of, joined_turns
 from connectagent.records.misfits import misfit

@@ -27,7 +27,7 @@ FLOORS = [
     ["records", "models"],
     ["loop"],
     ["agents"],
-    ["builtin", "testing", "__init__"],
+    ["builtin", "testing", "plugins", "__init__"],
     ["cli"],
     ["__main__"],
 ]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from release_scripts import PROJECT, ROOT, release
 
-FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/connectagent-*/pyproject.toml"))
+FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 PROJECTS = {folder: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
 in_each_plugin = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 

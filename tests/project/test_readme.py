@@ -194,10 +194,10 @@ def test_each_page_is_listed_once_in_the_index_and_in_the_site():
     site = re.findall(r"^ *- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(index) == sorted([*names, "cookbook/index.md"])
     elsewhere = ["index.md", "tutorial.md", "security.md", "changelog.md"]
-    plugins = [path.name.removeprefix("connectagent-") for path in (ROOT / "plugins").glob("connectagent-*")]
+    plugins = [path.parent.name.removeprefix("connectagent-") for path in ROOT.glob("plugins/*/pyproject.toml")]
     elsewhere += [f"plugins/{name}.md" for name in plugins]
     assert sorted(site) == sorted([*names, *elsewhere, "cookbook/index.md", *RECIPES])
-    table = re.findall(r"^\| \[(\w+)\]\(../plugins/connectagent-\1\)", PAGES["docs/plugins.md"], re.MULTILINE)
+    table = re.findall(r"^\| \[([\w-]+)\]\(../plugins/(?:connectagent-)?\1\)", PAGES["docs/plugins.md"], re.MULTILINE)
     assert sorted(table) == sorted(plugins)
 
 

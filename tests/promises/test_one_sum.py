@@ -11,6 +11,8 @@ from typing import Any
 import forked
 import pytest
 import yaml
+from connectagent_view.page import page_of
+from connectagent_view.reading import Reading
 from interrupted_writes import ctrl_c_after
 
 from connectagent import (
@@ -26,8 +28,6 @@ from connectagent import (
     on_error,
 )
 from connectagent.builtin.console import Console
-from connectagent.cli.view.page import page_of
-from connectagent.cli.view.reading import Reading
 from connectagent.records.read import read_record
 from connectagent.session.usage import spent_in
 from connectagent.testing import ScriptedLLM, call
