@@ -23,7 +23,7 @@ PUBLIC = {
 }
 ROOM_OF = {"commands": "cli"}  # the others have the name of their room
 # How many files do not keep to the rule yet: whoever mends one lowers the number.
-REACHING = 59
+REACHING = 45
 # Variables of the machine, and those that tests give to programs of their own.
 OTHERS = {"PATH", "PYTHONPATH", "TZ", "SEED", "STUB", "CHANGED", "CONNECTAGENT_NODE", "CONNECTAGENT_TINY_MODEL"}
 
@@ -53,7 +53,7 @@ def test_no_test_imports_a_test_of_another_folder() -> None:
     folders = {path.stem: path.parent for path, _ in imported()}
     names = [(path, name.split(".")[0]) for path, given in imported() for name in given]
     across = [f"{path}: {name}" for path, name in names if re.match("test_", name) and folders.get(name) != path.parent]
-    assert [one for one in across if not one.startswith("test_testing.py: ")] == []
+    assert across == []
 
 
 def test_each_file_of_tests_has_a_name_of_its_own() -> None:
