@@ -15,6 +15,7 @@ import refusing_provider
 from connectagent_compact import Compact
 from refused_elements import ELEMENTS, agent_at, messages_of, owners_of
 from refusing_provider import POISON, WIRES, RefusingProvider
+from wire_answers import answer_on
 
 from connectagent import Agent
 from connectagent.testing import conversation_problems, replayed
@@ -33,7 +34,7 @@ def provider(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusing
 
     def said(wire: str, body: Any, streamed: bool) -> Any:
         asked = json.dumps((body.get("messages") or body.get("input"))[-1])
-        answer = refusing_provider._text(wire, SUMMARY, streamed)
+        answer = answer_on(wire, [SUMMARY], streamed=streamed)
         return answer if "Sum up this" in asked else real(wire, body, streamed)
 
     monkeypatch.setattr(refusing_provider, "said", said)
