@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["connectagent.testing"]
+pytest_plugins = ["pytest_connectagent.fixtures"]  # which brings those of connectagent.testing
 PLUGINS = Path(__file__).parent / "plugins"
 # Files whose tests share what takes seconds to make: installed packages, built distributions, a browser. One process of
 # pytest-xdist runs all of a file, and begins with them.
@@ -80,7 +80,9 @@ def _fewer_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Here a plugin's check takes every third path, and all with CONNECTAGENT_TESTER=all."""
     if os.environ.get("CONNECTAGENT_TESTER") == "all" or not request.path.is_relative_to(PLUGINS):
         return
-    from connectagent.testing.plugin_tester import tester
+    if request.path.is_relative_to(PLUGINS / "pytest-connectagent"):  # the tester's own tests
+        return
+    from pytest_connectagent import tester
 
     for name in ("PATHS", "PLAIN"):
         monkeypatch.setattr(tester, name, getattr(tester, name)[::3])

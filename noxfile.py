@@ -21,7 +21,7 @@ QUICK = [
     "tests/commands/test_cli.py::test_an_empty_prompt_is_a_usage_error",
     "tests/promises/test_hook_table.py",
     "tests/project/test_house.py",
-    "tests/project/test_libraries.py",
+    "tests/commands/test_libraries.py",
     "tests/models/test_prompt_caching.py",
     "tests/models/test_providers_names.py",
     "tests/tools/test_tool_schemas.py",
@@ -56,6 +56,12 @@ def run_tests(session: nox.Session, *arguments: str, folder: Path = ROOT) -> Non
         session.run(*command, interrupt_timeout=60)  # Ctrl-C: time to name what has failed so far
 
 
+def install_for_tests(session: nox.Session, *more: str, extras: str = "test", folder: Path = ROOT) -> None:
+    """Install connectagent with what its tests need, among it some of the plugins in the folder."""
+    with session.chdir(folder):
+        session.install(*more, "-e", f".[{extras}]", "-r", "plugins/tests.txt")
+
+
 def install_lowest(session: nox.Session, *extras: str) -> None:
     """Install connectagent with the lowest versions that it and its extras allow, and the newest of what these need."""
     session.install("uv")
@@ -64,13 +70,13 @@ def install_lowest(session: nox.Session, *extras: str) -> None:
     compiled = ["uv", "pip", "compile", "-q", "--resolution", "lowest-direct", "--no-emit-package", "setuptools"]
     session.run(*compiled, *given, "--python", session.bin + "/python", "-o", str(chosen), str(ROOT / "pyproject.toml"))
     session.install("--only-binary", ":all:", "-r", str(chosen))
-    session.install("--no-deps", "-e", str(ROOT))
+    session.install("--no-deps", "-e", str(ROOT), "-r", str(ROOT / "plugins" / "tests.txt"))
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """The checkers, and whether an index takes the distributions."""
-    session.install("-e", ".[test]", "twine", "pyroma")
+    install_for_tests(session, "twine", "pyroma")
     session.run("ruff", "check", ".")
     session.run("mypy")
     target = work(session) / "dist"
@@ -85,7 +91,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """The suite on each Python."""
-    session.install("-e", ".[test]")
+    install_for_tests(session)
     run_tests(session)
 
 
@@ -108,14 +114,14 @@ def lowest_core(session: nox.Session) -> None:
 @nox.session(python=NEWEST)
 def newest(session: nox.Session) -> None:
     """The suite with the newest versions, and with the tests of the site and of pyright."""
-    session.install("--upgrade", "-e", ".[test,types,docs]")
+    install_for_tests(session, "--upgrade", extras="test,types,docs")
     run_tests(session)
 
 
 @nox.session(python=LOWEST)
 def windows(session: nox.Session) -> None:
     """The suite under Windows' semantics, which `tests/windows/stand_in.py` gives to each process on Linux."""
-    session.install("-e", ".[test]")
+    install_for_tests(session)
     session.env["PYTHONPATH"] = str(ROOT / "tests" / "windows")
     run_tests(session)
 
@@ -151,7 +157,7 @@ def sdist(session: nox.Session) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(target, filter="data")
     folder = target / archive.name.removesuffix(".tar.gz")
-    session.install("-e", f"{folder}[test]")
+    install_for_tests(session, folder=folder)
     run_tests(session, folder=folder)
 
 
@@ -159,21 +165,27 @@ def sdist(session: nox.Session) -> None:
 def wheels(session: nox.Session) -> None:
     """The wheels in a fresh environment: what users do first, and the tests of the plugins' sdists."""
     target = build(session)
-    light = [path for path in sorted(target.glob("*.whl")) if path.name.split("-")[0][13:] not in HEAVY]
+    heavy = [f"connectagent-{name}" for name in HEAVY]
+    light = [path for path in sorted(target.glob("*.whl")) if distribution(path) not in heavy]
     session.install(*map(str, light))
     empty = target / "empty"
     empty.mkdir()
     with session.chdir(empty):
         session.run("python", str(ROOT / "tests" / "project" / "installed.py"), env={"PYTHONPATH": None})
     session.install("--find-links", str(target), *_test_tools())
-    for archive in sorted(target.glob("connectagent_*.tar.gz")):
-        name = archive.name.split("-")[0][13:]
-        if name not in HEAVY:
-            unpack_tests(archive, empty / "plugins" / f"connectagent-{name}", without=f"connectagent_{name}")
+    for archive in sorted(target.glob("*_*.tar.gz")):  # the core's name has no underscore
+        name = distribution(archive)
+        if name not in heavy:
+            unpack_tests(archive, empty / "plugins" / name, without=name.replace("-", "_"))
     shutil.copy(ROOT / "conftest.py", empty)
     # A file of settings of its own: pytest would find the clone's further up, and import the plugins from there.
     (empty / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", encoding="utf-8")
     run_tests(session, "-n", "2", "plugins", folder=empty)
+
+
+def distribution(built: Path) -> str:
+    """The name of the distribution that an sdist or a wheel is of."""
+    return built.name.split("-")[0].replace("_", "-")
 
 
 def unpack_tests(archive: Path, folder: Path, without: str) -> None:

@@ -49,7 +49,7 @@ def version(folder: Path = ROOT) -> str:
 
 def folders(folder: Path = ROOT) -> list[Path]:
     """The folders with a distribution: the core's first, then the plugins'."""
-    return [folder, *sorted(path.parent for path in folder.glob("plugins/connectagent-*/pyproject.toml"))]
+    return [folder, *sorted(path.parent for path in folder.glob("plugins/*/pyproject.toml"))]
 
 
 # -- building ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pytest_connectagent.faults import CHANGES, RULES
 
 from connectagent import Agent, errors
 from connectagent.cli.commands import COMMANDS
@@ -23,7 +24,6 @@ from connectagent.hooks import specs
 from connectagent.models.names import PROVIDERS
 from connectagent.settings import SETTINGS
 from connectagent.stop_reasons import REASONS
-from connectagent.testing.plugin_tester.faults import CHANGES, RULES
 
 ROOT = Path(__file__).parents[1]
 

@@ -18,7 +18,7 @@ ELSEWHERE = {
 }
 """Files of the repository outside of docs/, each with the page that it becomes."""
 
-_FOUND = sorted(path.name for path in ROOT.glob("plugins/connectagent-*"))
+_FOUND = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
 PLUGINS = {name: f"plugins/{name.removeprefix('connectagent-')}.md" for name in _FOUND}
 ELSEWHERE |= {f"plugins/{name}/README.md": page for name, page in PLUGINS.items()}
 FOLDERS = {f"plugins/{name}": page for name, page in PLUGINS.items()}

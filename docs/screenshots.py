@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from connectagent_view.server import Server
 from playwright.sync_api import sync_playwright
 
 from connectagent import (
@@ -29,7 +30,6 @@ from connectagent import (
     before_each_tool,
     on_error,
 )
-from connectagent.cli.view.server import Server
 from connectagent.testing import ScriptedLLM, call
 
 IMAGES = Path(__file__).parent / "images"

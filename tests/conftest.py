@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 from entry_types import checked
+from installed_distributions import site
 
 from connectagent.cli.script import NAME
 from connectagent.models.output_forms import forget
 from connectagent.settings import overrides
+
+__all__ = ["site"]  # a fixture
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_wire_agent import agent_for
+from recorded_agents import agent_for
 from wire_driver import WIRE, Recording, load, recordings, replay_server
 
 from connectagent import Agent, LLMResponse, Retry, TokenUsage, after_llm, after_user_input, before_llm, on_error
@@ -223,7 +223,7 @@ def test_a_cost_without_a_price_in_the_table_is_divided_evenly() -> None:
 
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/support"]
 from test_bill import Agent, Clock, Stuffer, call, shop
 child = Agent("helper", description="Adds.", inherit_plugins=False, quiet=True)  # has no such plugin
 agent = shop(call("look", query="a"), "Done.", plugins=[Stuffer(), Clock()])

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from connectagent_view.reading import Reading
 
 from connectagent.cli import main
 from connectagent.cli.group import cli
-from connectagent.cli.view.reading import Reading
 from connectagent.records.findings import IDENTITY, MOST, findings_file, findings_of, keep_finding
 from connectagent.records.read import read_record
 from connectagent.records.retention import remove_oldest

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from planted_bugs import BUGS, source
-from test_wire_agent import agent_for
+from recorded_agents import agent_for
 from wire_driver import ERROR_KINDS, MODES, RETRIED, WIRE, Recording, load, recordings, replay_server
 
 from connectagent.cli import main

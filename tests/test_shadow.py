@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from allowing import allow_here
+from allowed_folder import allow_here
 from conversation_faults import ACTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

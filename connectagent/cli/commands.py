@@ -6,12 +6,10 @@ SECTIONS = {
         "run": "connectagent.cli.run",
         "map": "connectagent.cli.map",
         "eval": "connectagent.cli.eval",
-        "chat": "connectagent.cli.chat.command",
         "resume": "connectagent.cli.resume",
     },
     "records": {
         "log": "connectagent.cli.log",
-        "view": "connectagent.cli.view.command",
         "blame": "connectagent.cli.blame",
         "replay": "connectagent.cli.replay",
         "report": "connectagent.cli.report",

@@ -51,7 +51,7 @@ from connectagent import Agent
 agent = Agent("helper", plugins=["{name}"])
 ```
 
-Run its tests: `pytest`. See it at work: `connectagent plugins inspect {name}`.
+Run its tests: `pip install pytest-connectagent` and `pytest`. See it at work: `connectagent plugins inspect {name}`.
 """
 CONFTEST = 'pytest_plugins = ["connectagent.testing"]\n'
 TESTS = '''\

@@ -30,6 +30,7 @@ from connectagent.hooks.entry_points import (
     problem_of,
     table_names,
 )
+from connectagent.hooks.foreign import FOREIGN_MARKS
 from connectagent.hooks.handler import RESOURCE, Handler
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.specs import CONTRACTS
@@ -68,9 +69,9 @@ class Status:
 
 
 def everything() -> list[Installed]:
-    """The installed plugins, and further entry points for models and commands."""
+    """The installed plugins, and further entry points for models, commands and marks of other frameworks."""
     found: dict[tuple[str, str], Installed] = {}
-    for group in (PROJECT, MODELS, COMMANDS):
+    for group in (PROJECT, MODELS, COMMANDS, FOREIGN_MARKS):
         for plugin in installed(group):
             found.setdefault((plugin.distribution, plugin.entry.value), plugin)
     return list(found.values())
@@ -83,7 +84,9 @@ def declared(plugin: Installed) -> Status:
     except Exception:
         folder = "?"
     source, named_by = f"{plugin.entry.value} in {folder}", _named_by(plugin)
-    status = Status(plugin.name, plugin.distribution, plugin.version, "installed", [], source, named_by)
+    brings_that_alone = plugin.group in (COMMANDS, FOREIGN_MARKS)
+    name = plugin.distribution if brings_that_alone else plugin.name
+    status = Status(name, plugin.distribution, plugin.version, "installed", [], source, named_by)
     if problem := problem_of(plugin):
         _break(status, PluginError(f"{problem}\n{way_out(plugin, PluginError())}"), plugin)
     elif plugin.rivals:
@@ -114,6 +117,9 @@ def _break(status: Status, error: ConnectAgentError, plugin: Installed) -> None:
 
 def _look(plugin: Installed, status: Status) -> None:
     options, thing = options_of(plugin), guarded(plugin, lambda: imported(plugin))
+    if plugin.group == FOREIGN_MARKS:  # it has no handlers of its own
+        status.status = "ok"
+        return
     if is_factory(thing) and guarded(plugin, lambda: missing_options(thing, options)) and _needs_options(status, thing):
         return
     try:

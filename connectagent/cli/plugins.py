@@ -137,29 +137,6 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
     click.echo(text_of(plan_of(agent)))
 
 
-@plugins.command(short_help="Take a plugin along every path of a turn.")
-@click.argument("name")
-@click.option("--with", "others", multiple=True, metavar="NAME",
-              help="Test it in both orders beside this plugin; `all`: beside each installed one.")  # fmt: skip
-def test(name: str, others: tuple[str, ...]) -> None:
-    """Take the plugin NAME, or a file, along every path of a turn; the exit code is 1 where it breaks a rule.
-
-    A plugin says what it may change: `changes = {"messages"}` in its class, module or object.
-    """
-    from connectagent.cli.plugin_pairs import orders, outcomes
-
-    failed = 0
-    order = orders(name, others)
-    for outcome in outcomes(order):
-        said = f"{outcome.turns} turns" if outcome.turns is not None else "FAULTS"
-        click.echo(plain(f"{', '.join(outcome.names)}: {said}"))
-        if outcome.problem:
-            failed += 1
-            click.echo(plain("    " + outcome.problem.replace("\n", "\n    ")))
-    click.echo(f"{len(order) - failed} of {len(order)} kept the rules")
-    raise SystemExit(1 if failed else 0)
-
-
 @plugins.command(short_help="Check the installation.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print {plugins, problems} as JSON.")

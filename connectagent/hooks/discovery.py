@@ -11,7 +11,6 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from connectagent.errors import ConfigError, PluginError, nearest
-from connectagent.hooks.connectonion import CONNECTONION, adapted
 from connectagent.hooks.entry_points import (
     MODELS,
     Installed,
@@ -19,6 +18,8 @@ from connectagent.hooks.entry_points import (
     clash,
     find,
     guarded,
+    how_to_get,
+    imported,
     installed,
     load,
     named,
@@ -28,7 +29,8 @@ from connectagent.hooks.entry_points import (
     undeclared,
 )
 from connectagent.hooks.files import module_from_path
-from connectagent.hooks.handler import Handler, described, event_of, is_function, name_of
+from connectagent.hooks.foreign import FOREIGN, FOREIGN_MARKS, ForeignMarks, adapted, foreign_marks, look_up_in
+from connectagent.hooks.handler import Handler, described, is_function, name_of
 from connectagent.hooks.left_out import (
     BY_DEFAULT,
     CODE,
@@ -383,7 +385,7 @@ def _handlers(thing: object, plugin: str, version: str | None, builtin: bool = F
     for function in functions:
         called = function if is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
-            made = adapted(called, hook) if event_of(function) else called
+            made = adapted(called, hook)
             yield Handler(hook, made, opts, plugin, version, builtin, thing=thing, options=options, **more)
 
 
@@ -404,14 +406,40 @@ def _members(thing: object) -> Iterator[Callable[..., Any]]:
     members = [] if is_function(thing) else list(marked_members(thing))
     if not members:
         what = described(thing)
-        if event := event_of(thing):
-            known = ", ".join(CONNECTONION)
-            raise PluginError(f"{what} is for ConnectOnion's event {event!r}; those with a hook are: {known}")
+        if is_foreign := why_no_handler(thing):
+            raise PluginError(f"{what} {is_foreign}")
         raise PluginError(
             f"{what} is not marked for a hook.{_meant(thing)}\n"
             "A plugin is a marked function (@after_tools), a list of them, a module, an object or an installed name."
         )
     yield from members
+
+
+def why_no_handler(thing: object) -> str | None:
+    """Why what carries another framework's mark is no handler; None where it carries none that is known."""
+    if marks := foreign_marks(thing):
+        event, known = getattr(thing, marks.attribute), ", ".join(marks.hooks)
+        return f"is for {marks.framework}'s event {event!r}; those with a hook are: {known}"
+    for attribute, distribution in FOREIGN.items():
+        if type(getattr(thing, attribute, None)) is str:
+            get = how_to_get(distribution)
+            return f"is a handler of another framework: {distribution} makes it one of connectagent.\n{get}"
+    return None
+
+
+def _installed_marks(attribute: str) -> ForeignMarks | None:
+    """What an installed distribution makes of functions with an attribute.
+
+    Raises:
+        PluginError: it cannot be loaded.
+    """
+    for plugin in installed(FOREIGN_MARKS):
+        if plugin.name == attribute:
+            return guarded(plugin, functools.partial(imported, plugin))  # type: ignore[no-any-return]
+    return None
+
+
+look_up_in(_installed_marks)
 
 
 def _meant(thing: object) -> str:

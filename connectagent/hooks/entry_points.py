@@ -6,10 +6,12 @@
                                                      colon, its line for `--help`; "connectagent.commands.records"
                                                      lists it among those of records
     [project.entry-points."connectagent.hooks"]      each hook that it defines, under its name: "module:hook"
+    [project.entry-points."connectagent.exports"]    each form of export that it writes: "module:function"
 
 The first only makes a plugin available: it acts where it is named. The other two are for `register_models` and
 `register_commands`, which work without naming the plugin: the entry point's name says what the plugin brings, so
-that it is loaded only where that is needed. The last one lists hooks without loading the plugins that define them.
+that it is loaded only where that is needed. The last two name hooks and forms without loading the
+plugins that bring them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import ConfigError, PluginError, did_you_mean, nearest
 from connectagent.hooks.contract import PROJECT
+from connectagent.hooks.foreign import FOREIGN_MARKS
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.options import read_options
 from connectagent.settings import check_allowed, project_file, project_settings
@@ -37,13 +40,15 @@ if TYPE_CHECKING:
 MODELS = f"{PROJECT}.models"
 COMMANDS = f"{PROJECT}.commands"
 OWN_HOOKS = f"{PROJECT}.hooks"
+EXPORTS = f"{PROJECT}.exports"
 PREFIX = f"{PROJECT}-"
 GET = "Install it from a clone of connectagent's repository: pip install ./plugins/"
 
 # The plugins that this project publishes.
 OFFICIAL = (
-    *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "dbos", "local", "loopguard", "mcp", "memory"),
-    *("notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks", "verify"),
+    *("adk", "approve", "artifacts", "budget", "chat", "checkpoint", "compact", "connectonion", "dbos", "local"),
+    *("loopguard", "mcp", "memory", "notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox"),
+    *("serve", "shellhooks", "verify", "view"),
 )
 
 
@@ -125,7 +130,8 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
 def _declared(path: tuple[str, ...]) -> list[Installed]:
     from connectagent.hooks.distributions import declared  # a third of the import time of this package
 
-    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS, f"{COMMANDS}.", OWN_HOOKS))]
+    groups = (PROJECT, MODELS, COMMANDS, f"{COMMANDS}.", OWN_HOOKS, FOREIGN_MARKS, EXPORTS)
+    return [Installed(*found) for found in declared(groups)]
 
 
 def undeclared(group: str) -> list[Installed]:

@@ -17,6 +17,7 @@ from connectagent.session.usage import Account
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = "connectagent_marks"  # pluggy's own `connectagent_impl` has room for one mark only
+UNORDERED = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "tryfirst": False, "trylast": False}
 RESOURCE = "resource"  # in place of a hook: the function makes a resource
 _numbers = count()
 known_resources: set[str] = set()  # the names of the resources that this process has defined
@@ -107,12 +108,6 @@ def _known(function: Any, hook: str) -> _LookedUp:
         file, line = where(function)
         found[key] = check_handler(function, hook), {"handler": name_of(function), "file": file, "line": line}
     return found[key]
-
-
-def event_of(function: object) -> str | None:
-    """The ConnectOnion event that a function is for, or None: its markers set `_event_type`."""
-    event = None if isinstance(function, type) else getattr(function, "_event_type", None)
-    return event if type(event) is str and not hasattr(function, MARKS) else None
 
 
 def check_handler(

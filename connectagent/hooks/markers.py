@@ -15,9 +15,9 @@ from typing import Any, Protocol, overload
 import pluggy
 
 from connectagent.errors import HandlerError, did_you_mean
-from connectagent.hooks.connectonion import CONNECTONION, UNORDERED
 from connectagent.hooks.contract import PROJECT
-from connectagent.hooks.handler import MARKS, F, check_handler, event_of, place_of, where
+from connectagent.hooks.foreign import foreign_hook
+from connectagent.hooks.handler import MARKS, UNORDERED, F, check_handler, place_of, where
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.settings.tracebacks import with_short_tracebacks
 
@@ -103,7 +103,7 @@ def marks_of(function: object) -> dict[str, dict[str, Any]]:
     marks = getattr(function, MARKS, None)
     if marks is None and isinstance(function, functools.partial):
         marks = marks_of(function.func)
-    if marks is None and (hook := CONNECTONION.get(event_of(function) or "")):
+    if marks is None and (hook := foreign_hook(function)):
         return {hook: {**UNORDERED, "specname": hook}}
     return marks if isinstance(marks, dict) else {}
 

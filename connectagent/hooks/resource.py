@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 from connectagent.errors import HandlerError, ResourceError, did_you_mean
-from connectagent.hooks.connectonion import UNORDERED
-from connectagent.hooks.handler import MARKS, RESOURCE, F, Handler, check_handler, known_resources, place_of
+from connectagent.hooks.handler import MARKS, RESOURCE, UNORDERED, F, Handler, check_handler, known_resources, place_of
 from connectagent.tools.waits import holding
 
 Scope = Literal["turn", "agent", "process"]

@@ -1,25 +1,26 @@
 """For tests of agents and plugins: nothing here needs a key or a network.
 
-Opt in with `pytest_plugins = ["connectagent.testing"]` in conftest.py, which brings the fixtures `agenttester`,
-`no_network`, `co_dir` and `recorded`; or import the names.
+Opt in with `pytest_plugins = ["connectagent.testing"]` in conftest.py, which brings the fixtures `no_network`, `co_dir`
+and `recorded`; or import the names. The distribution pytest-connectagent brings them without a conftest.py, and
+`agenttester`.
 
     turn = run_agent(call("search", query="retry"), "It is in retry.md.", tools=[search], plugins=[my_plugin])
     assert turn.result == "It is in retry.md."
     assert turn.llm.requests[1].messages[-1]["content"] == "retry.md"
-
-    def test_it_keeps_the_rules_on_every_path(agenttester):
-        agenttester.check(my_plugin, changes={"messages"})
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from connectagent.errors import ConnectAgentDeprecationWarning
+from connectagent.hooks.entry_points import how_to_get
 from connectagent.testing.bisection import Cause, Finding, bisect
 from connectagent.testing.network import NetworkRefused, no_network
-from connectagent.testing.plugin_tester.faults import Fault
-from connectagent.testing.plugin_tester.tester import AgentTester, Checked, PluginFaults
 from connectagent.testing.recorded_sessions import Recorded, Replayed, recording, replayed
 from connectagent.testing.recorder import HookCall, HookRecorder
 from connectagent.testing.rules import conversation_problems
@@ -33,15 +34,11 @@ except ImportError:  # the rest is of use in scripts too
     pytest = None  # type: ignore[assignment]
 
 __all__ = [
-    "AgentTester",
     "Cause",
-    "Checked",
-    "Fault",
     "Finding",
     "HookCall",
     "HookRecorder",
     "NetworkRefused",
-    "PluginFaults",
     "Recorded",
     "Replayed",
     "Request",
@@ -57,12 +54,24 @@ __all__ = [
     "run_agent",
 ]
 
-if pytest is not None:
+_MOVED = ("AgentTester", "Checked", "Fault", "PluginFaults")
 
-    @pytest.fixture
-    def agenttester() -> AgentTester:
-        """Drives a plugin along every path of a turn: `agenttester.check(plugin, changes={...})`."""
-        return AgentTester()
+
+def __getattr__(name: str) -> Any:
+    """What the distribution pytest-connectagent has now."""
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        moved = import_module("pytest_connectagent")
+    except ModuleNotFoundError as error:
+        missing = f"{name} is in pytest_connectagent, which is not installed. {how_to_get('pytest-connectagent')}"
+        raise ImportError(missing, name=error.name) from error
+    text = f"connectagent.testing.{name} goes in 0.2: from pytest_connectagent import {name}"
+    warnings.warn(text, ConnectAgentDeprecationWarning, stacklevel=2)
+    return getattr(moved, name)
+
+
+if pytest is not None:
 
     @pytest.fixture(name="no_network")
     def _no_network() -> Iterator[no_network]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_discovery import site  # noqa: F401  a fixture
 
 from connectagent import Agent, PluginError, PluginWarning, after_tools, on_agent_closed
 from connectagent.testing import ScriptedLLM, call
@@ -218,14 +217,14 @@ class Plugin:
 
 
 @pytest.mark.parametrize(("scope", "number"), [("agent", 3), ("process", 1)])
-def test_a_plugin_is_one_for_each_agent_or_one_for_the_process(scope: str, number: int, site: Any) -> None:  # noqa: F811
+def test_a_plugin_is_one_for_each_agent_or_one_for_the_process(scope: str, number: int, site: Any) -> None:
     site(f"one-{scope}", SHARED.format(scope=scope), "{module}:Plugin")
     agents = [made(plugins=[f"one-{scope}"]) for _ in range(3)]
     plugins = [agent.plugin(f"one_{scope}") for agent in agents]
     assert len({id(plugin) for plugin in plugins}) == number == type(plugins[0]).made
 
 
-def test_another_scope_is_an_error(site: Any) -> None:  # noqa: F811
+def test_another_scope_is_an_error(site: Any) -> None:
     site("odd", SHARED.format(scope="session"), "{module}:Plugin")
     with pytest.raises(PluginError, match="scope is 'agent' or 'process', not 'session'"):
         made(plugins=["odd"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import forked
 import pytest
-from awaiting import go_on, take
+from awaited_turns import go_on, take
 
 import connectagent
 from connectagent import Agent, LLMResponse, Pause, Paused, Sequential, ToolCall, before_each_tool, hooks, xray

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_connectagent import AgentTester
 from scripted_agents import entries
 
 from connectagent import (
@@ -37,7 +38,7 @@ from connectagent import (
     tool,
 )
 from connectagent.hooks.handler import known_resources
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 from connectagent.testing.replay.replay import replay
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from connectagent import (
     Agent,
+    ConfigError,
     Continue,
     Image,
     LLMResponse,
@@ -27,6 +28,7 @@ from connectagent import (
     TokenUsage,
     ToolCall,
     ToolRejected,
+    TraceEntry,
     after_each_tool,
     after_llm,
     after_tools,
@@ -41,8 +43,6 @@ from connectagent import (
     on_trace,
     tool,
 )
-from connectagent.data import TraceEntry
-from connectagent.errors import ConfigError
 from connectagent.loop.stream import streamed
 from connectagent.records.blobs import blob_folder
 from connectagent.records.history import history_of, joined_turns, read_history

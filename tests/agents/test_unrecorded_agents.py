@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_command
 
-from connectagent import Agent, Pause, Paused, xray
-from connectagent.cli.group import cli
-from connectagent.data import TraceEntry
+from connectagent import Agent, Pause, Paused, TraceEntry, xray
 from connectagent.testing import ScriptedLLM, call
 
 
@@ -97,5 +95,5 @@ def test_in_another_process_it_begins_again() -> None:
 def test_such_a_record_can_be_read(command: str) -> None:
     clinic = Clinic(([call("ask")], "Done."), DOCTOR)
     clinic.desk.input("Go.")
-    shown = CliRunner().invoke(cli, command.split())
+    shown = run_command(*command.split())
     assert shown.exit_code == 0, shown.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -207,7 +208,7 @@ def test_the_doctor_tells_what_becomes_of_each(folder: Path) -> None:
     assert "\x1b" not in done.stdout
     last = done.stdout.splitlines()[-1]
     broken = len(IMPORTED) + len(DECLARED) + 2  # kills, falls
-    assert last.startswith(f"not well: {broken + 3} plugins, {broken} broken: ")
+    assert re.match(rf"not well: \d+ plugins, {broken} broken: ", last)  # beside those that are installed here
 
 
 @pytest.mark.posix("has no groups of processes: what a killed command has started goes on")

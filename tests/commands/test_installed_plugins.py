@@ -40,6 +40,11 @@ class Loud:
 def loud():
     return {"loud": Loud}
 """
+FORM = """
+def titles(record, findings):
+    yield record["agent"] + ": "
+    yield str(len(record["turns"]))
+"""
 GOOD = {
     "sign": (HOOK, ["connectagent", "sign = sign_plugin"]),
     "tools": (
@@ -163,6 +168,17 @@ def test_a_broken_plugin_that_is_named_stops_the_agent_with_its_message_and_can_
         if what == "named":
             assert BROKEN[name][1] in ast.literal_eval(text)
             assert f"connectagent-{name} 1.0" in text
+
+
+def test_a_plugin_writes_a_form_of_export(environment):
+    environment.co("demo")
+    lines = ["connectagent.exports", "titles = form_plugin:titles", "gone = form_plugin:missing"]
+    made = wheel(environment.folder, "form", FORM, lines)
+    environment.run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(made))
+    done = environment.co("log", "export", "demo", "--to", "titles")
+    assert (done.returncode, done.stdout) == (0, "demo: 1"), done.stderr
+    gone = environment.co("log", "export", "demo", "--to", "gone")
+    assert gone.returncode == 1 and "plugin 'gone' (connectagent-form 1.0) cannot be loaded" in gone.stderr
 
 
 def test_one_of_two_that_share_a_name_can_be_meant_by_its_distribution(environment):

@@ -17,7 +17,6 @@ from record_agents import worker
 
 from connectagent import Agent, Pause, Paused, Sequential, ToolRejected, before_each_tool, xray
 from connectagent.cli.log.diff import differences
-from connectagent.cli.log.export import EXPORTERS
 from connectagent.errors import ConfigError
 from connectagent.records.find import all_records, records_folder
 from connectagent.records.locks import lock
@@ -449,7 +448,11 @@ def test_an_export_is_whole(folder: Path) -> None:
     assert '`````json\n{\n  "query": "a ```` b"\n}\n`````' in text
     assert "It is done." in text
     assert log("export", "--to", "docx").returncode == 2
-    assert list(EXPORTERS)[:2] == ["md", "jsonl"]
+
+
+def test_a_form_is_checked_before_a_record_is_looked_for(folder: Path) -> None:
+    done = log("export", "no-record", "--to", "jsnl")
+    assert done.returncode == 2 and "no form 'jsnl'. Did you mean 'jsonl'? Forms: md, jsonl" in done.stderr
 
 
 # -- prune -----------------------------------------------------------------------------------------

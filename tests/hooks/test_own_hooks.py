@@ -9,7 +9,7 @@ from typing import Any
 
 import forked
 import pytest
-from click.testing import CliRunner
+from command_line import run_command
 from scripted_agents import CALL, agent_with, double, entries, is_by
 
 from connectagent import (
@@ -26,7 +26,6 @@ from connectagent import (
     hookspec,
     shadow,
 )
-from connectagent.cli.group import cli
 from connectagent.hooks import specs
 from connectagent.hooks.own import own_hooks
 from connectagent.settings import overrides
@@ -601,7 +600,7 @@ def test_one_package_defines_a_hook_and_another_has_a_handler_of_it() -> None:
 @pytest.mark.usefixtures("two_packages")
 def test_the_command_line_lists_the_hooks_of_plugins_and_loads_none_for_it() -> None:
     def said(*arguments: str) -> str:
-        return CliRunner().invoke(cli, list(arguments), catch_exceptions=False).output
+        return run_command(*arguments).output
 
     listed = said("hooks")
     assert "Of plugins" in listed and "  before_squeeze\n      Of connectagent-squeeze 1.0" in listed
@@ -618,5 +617,5 @@ def test_the_command_line_lists_the_hooks_of_plugins_and_loads_none_for_it() -> 
 
 def test_a_file_s_hooks_are_listed_too(tmp_path: Path) -> None:
     (tmp_path / "squeeze.py").write_text(COMPACT)
-    done = CliRunner().invoke(cli, ["hooks", "before_squeeze", "-p", "./squeeze.py"], catch_exceptions=False)
+    done = run_command("hooks", "before_squeeze", "-p", "./squeeze.py")
     assert "def handler(agent, messages):" in done.output

@@ -643,21 +643,6 @@ def test_a_guard_of_before_tools_that_pauses_about_a_changed_call_is_asked_once(
     assert asked == [["look"], ["pay"]]
 
 
-def test_a_plugin_of_connectonion_gives_the_tool_the_path_that_it_cleaned() -> None:
-    def read(path: str) -> str:
-        """Read a file."""
-        got.append(path)
-        return "text"
-
-    def clean(agent: Any) -> None:
-        pending = agent.current_session["pending_tool"]
-        pending["arguments"]["path"] = pending["arguments"]["path"].rpartition("/")[2]
-
-    clean._event_type = "before_each_tool"  # type: ignore[attr-defined]
-    agent_of(tools=[read], script=[[call("read", path="/etc/passwd")], "Done."], plugins=[[clean]]).input("Go.")
-    assert got == ["passwd"]
-
-
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_shadowed_handler_is_shown_the_edit_that_it_would_have_made(edit: Any) -> None:
     agent = agent_of(script=[[call("pay", amount=5)], "Done."], plugins=[shadow(before_each_tool(edit))])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_conversation_interrupts import PACKAGE, CtrlC
+from ctrl_c import PACKAGE, CtrlC
 
 from connectagent import Agent, Parallel, Sequential, after_each_tool, around_turn, frame, on_complete
 from connectagent.loop.turn import Turn

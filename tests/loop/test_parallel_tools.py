@@ -8,9 +8,6 @@ import json
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from awaiting import go_on, take
+from awaited_turns import go_on, take
+from interrupted_programs import lines_of
 
 from connectagent import (
     Agent,
@@ -934,15 +932,7 @@ print(agent.input("Go on."))
 
 
 def test_ctrl_c_waits_for_nothing_that_cannot_be_stopped_and_says_so(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(CTRL_C)
-    started = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    out, error = started.communicate(timeout=60)
-    assert (started.returncode, error) == (0, "")
-    lines = out.splitlines()
+    lines = lines_of(CTRL_C, tmp_path)
     assert lines[0] == "interrupted True"
     texts = eval(lines[1])
     runs_on = "interrupted before it finished: KeyboardInterrupt; it could not be stopped and runs on"

@@ -12,10 +12,9 @@ from typing import Any
 
 import forked
 import pytest
+from connectagent_view.reading import Reading
 
-from connectagent import Agent, LLMResponse, Pause, Paused, Retry, TokenUsage, on_error, tool, xray
-from connectagent.cli.view.reading import Reading
-from connectagent.errors import ProviderError
+from connectagent import Agent, LLMResponse, Pause, Paused, ProviderError, Retry, TokenUsage, on_error, tool, xray
 from connectagent.testing import ScriptedLLM, call
 
 SLOW_S = 0.15

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run_command
 
 from connectagent import (
     Agent,
@@ -17,6 +17,7 @@ from connectagent import (
     Parallel,
     Pause,
     Paused,
+    ProviderError,
     Retry,
     Sequential,
     TokenUsage,
@@ -31,9 +32,6 @@ from connectagent import (
     on_session,
     tool,
 )
-from connectagent.builtin.console import Console
-from connectagent.cli.log.export import markdown
-from connectagent.errors import ProviderError
 from connectagent.records.history import history_of, joined_turns
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
@@ -180,7 +178,7 @@ def test_a_call_that_waited_is_shown_and_counted_once() -> None:
     assert turn["tools_called"] == ["work"] * 3
     totals = summarise(str(agent.record)).totals
     assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 3, 3)
-    assert "not run" not in "".join(markdown(read_record(str(agent.record))))
+    assert "not run" not in run_command("log", "export", str(agent.record)).output
 
 
 def test_a_model_call_that_is_made_again_is_shown_once_and_paid_twice() -> None:
@@ -199,14 +197,15 @@ def test_a_model_call_that_is_made_again_is_shown_once_and_paid_twice() -> None:
 
 
 @pytest.mark.parametrize("process", ["the same", "another"])
-def test_no_time_holds_the_wait_for_a_person(process: str) -> None:
-    shown = io.StringIO()
+def test_no_time_holds_the_wait_for_a_person(
+    process: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
 
     def family() -> Agent:
-        events = [Console(shown, 200)]
         child = careful("child", 0.1, description="Helps.")
         script = [call("child", prompt="Go"), "Done."]
-        return Agent("root", [child], llm=ScriptedLLM(*script), quiet=True, on_events=events)
+        return Agent("root", [child], llm=ScriptedLLM(*script))
 
     root, own = family(), Own()
     with pytest.raises(Paused) as paused, own:
@@ -219,7 +218,7 @@ def test_no_time_holds_the_wait_for_a_person(process: str) -> None:
         assert root.resume(paused.value.record, approve=True) == "Done."
     turn = turn_of(paused.value.record)
     inner = [line for line in turn["lines"] if line["type"] == "agent_turn"][-1]
-    ended = [line for line in shown.getvalue().splitlines() if " iteration" in line][-1]
+    ended = [line for line in capsys.readouterr().err.splitlines() if " iteration" in line][-1]
     number, unit = re.findall(r"([\d.]+) ?(ms|s)\b", ended)[0]
     seconds = float(number) / (1000 if unit == "ms" else 1)
     for ms in (turn["duration_ms"], inner["duration_ms"], seconds * 1000):

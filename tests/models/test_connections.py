@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 from wire_server import Answer, WireServer, chat, message
 
-from connectagent import Agent, LLMRequest, Retry, after_user_input, before_llm, on_error, register_models
-from connectagent.errors import ConfigError
-from connectagent.loop.ask import llm_do
+from connectagent import (
+    Agent,
+    ConfigError,
+    LLMRequest,
+    Retry,
+    after_user_input,
+    before_llm,
+    llm_do,
+    on_error,
+    register_models,
+)
 from connectagent.models.create import create_llm
 from connectagent.models.names import PROVIDERS
 from connectagent.models.sdk import WireLLM

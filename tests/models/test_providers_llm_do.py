@@ -8,9 +8,7 @@ import pytest
 from pydantic import BaseModel
 from wire_server import Answer, WireServer, chat, message, tool_use
 
-from connectagent.data import Image, LLMResponse
-from connectagent.errors import OutputError, ProviderError
-from connectagent.loop.ask import llm_do
+from connectagent import Image, LLMResponse, OutputError, ProviderError, llm_do
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.openai import OpenAILLM
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from connectagent.data import LLMResponse
-from connectagent.loop.ask import llm_do
+from connectagent import LLMResponse, llm_do
 from connectagent.models.offline import OfflineLLM
 
 TEXT = {"type": "string"}

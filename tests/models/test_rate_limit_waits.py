@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 from wire_server import Answer, WireServer, chat, message, response
 
 from connectagent import Agent, ProviderError, on_trace
-from connectagent.builtin.console import Console
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.openai import OpenAILLM
 from connectagent.models.responses import ResponsesLLM
@@ -74,10 +74,9 @@ def shown(quiet: bool) -> tuple[str, float]:
             return super().write(text)
 
     file = Noting()
-    plugins = [] if quiet else [Console(file, width=100)]
-    with WireServer(busy(retry_after_ms="400"), chat("ok")) as server:
-        Agent("a", llm=llm_at(server), plugins=plugins, log=False, quiet=True).input("hi")
-    return file.getvalue(), time.monotonic() - at[0] if at else 0
+    with WireServer(busy(retry_after_ms="400"), chat("ok")) as server, contextlib.redirect_stderr(file):
+        Agent("a", llm=llm_at(server), log=False, quiet=quiet).input("hi")
+    return " ".join(file.getvalue().split()), time.monotonic() - at[0] if at else 0
 
 
 def test_the_terminal_says_so_before_the_wait() -> None:

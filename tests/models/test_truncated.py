@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from wire_server import (
 )
 
 from connectagent import Agent, LLMResponse, after_llm, on_complete
-from connectagent.builtin.console import Console
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.openai import OpenAILLM
 from connectagent.models.responses import ResponsesLLM
@@ -89,14 +87,15 @@ def test_what_a_handler_puts_in_its_place_is_whole() -> None:
     assert agent.current_session["outcome"] == "answered"
 
 
-def test_the_record_and_the_terminal_tell_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_and_the_terminal_tell_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
-    file = io.StringIO()
     llm = ScriptedLLM(LLMResponse("Half an", finish_reason="max_output_tokens"))
-    agent = Agent("a", llm=llm, plugins=[Console(file, width=100)], quiet=True)
+    agent = Agent("a", llm=llm)
     agent.input("Tell me all.")
     assert agent.record is not None
     assert yaml.safe_load(Path(agent.record).read_text())["turns"][0]["status"] == "truncated"
-    shown = file.getvalue()
+    shown = capsys.readouterr().err
     assert "the answer was cut at the limit of output tokens (max_output_tokens)" in shown
     assert "truncated" in shown.splitlines()[-1]

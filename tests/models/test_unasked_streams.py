@@ -6,22 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from wire_server import (
-    Answer,
-    WireServer,
-    block_events,
-    chat,
-    chat_stream,
-    finish,
-    message,
-    message_stream,
-    response,
-    response_body,
-    response_stream,
-    text_events,
-    tool_use,
-    usage_chunk,
-)
+from wire_answers import answer_on
+from wire_server import Answer, WireServer
 
 from connectagent import ProviderError
 from connectagent.models.anthropic import AnthropicLLM
@@ -30,29 +16,11 @@ from connectagent.models.responses import ResponsesLLM
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 ADD: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
-CALL = ("c1", "add", '{"a": 1}')
-MADE: dict[str, Any] = {"chat": OpenAILLM, "anthropic": AnthropicLLM, "responses": ResponsesLLM}
-PLAIN = {
-    "chat": chat("Hello\nyou.", calls=[CALL]),
-    "anthropic": message("Hello\nyou.", tool_use("c1", "add", a=1), stop="tool_use"),
-    "responses": response("Hello\nyou.", CALL),
-}
-BLOCK = {"type": "tool_use", "id": "c1", "name": "add", "input": {}}
-STREAMED = {
-    "chat": chat_stream(
-        {"content": "Hello\n"},
-        {"content": "you."},
-        {"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "add", "arguments": '{"a": 1}'}}]},
-        finish("tool_calls"),
-        usage_chunk(),
-    ),
-    "anthropic": message_stream(
-        *text_events(0, "Hello\n", "you."),
-        *block_events(1, BLOCK, {"type": "input_json_delta", "partial_json": '{"a": 1}'}),
-        stop="tool_use",
-    ),
-    "responses": response_stream(response_body("Hello\nyou.", CALL)),
-}
+PIECES = ["Hello\n", "you."]
+CALL = ("c1", "add", {"a": 1})
+MADE: dict[str, Any] = {"openai": OpenAILLM, "anthropic": AnthropicLLM, "openai-responses": ResponsesLLM}
+PLAIN = {wire: answer_on(wire, PIECES, [CALL]) for wire in MADE}
+STREAMED = {wire: answer_on(wire, PIECES, [CALL], streamed=True) for wire in MADE}
 
 
 def answer_of(wire: str, answer: Answer, told: list[str] | None = None) -> Any:

@@ -19,16 +19,15 @@ from typing import Any
 
 import pytest
 from fresh_environment import OFFLINE, ROOT, Environment
-from test_wire_agent import agent_for
+from recorded_agents import agent_for
 from wire_driver import ERROR_KINDS, MODES, RETRIED, WIRE, Recording, load, recordings, replay_server
 from wire_server import FIXTURES, WireServer, answers_of, conversation
 
 from connectagent import Agent, ConfigError, PluginError, Tool
-from connectagent.hooks.entry_points import OFFICIAL
 
-FOLDERS = sorted((ROOT / "plugins").glob("connectagent-*/"))
+FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 PROJECTS = {folder.name: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
-NAMED = [folder for folder in FOLDERS if "entry-points" in PROJECTS[folder.name]["project"]]
+NAMED = [folder for folder in FOLDERS if "connectagent" in PROJECTS[folder.name]["project"].get("entry-points", {})]
 """Those that an agent names; the others are libraries, such as engines."""
 
 HEAVY = re.compile(r"xllamacpp|ray|dbos|docker|presidio", re.IGNORECASE)
@@ -72,10 +71,6 @@ def test_the_extra_all_names_every_plugin_that_is_not_heavy() -> None:
     assert f"all but {', '.join(others)} and {last}." in (ROOT / "docs" / "plugins.md").read_text("utf-8")
 
 
-def test_a_name_that_is_not_installed_is_known_for_every_plugin() -> None:
-    assert [f"connectagent-{name}" for name in OFFICIAL] == [folder.name for folder in FOLDERS]
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """A fresh environment into which one command has put connectagent and its plugins."""
@@ -98,8 +93,7 @@ def test_after_one_command_every_plugin_is_well(installed: Environment) -> None:
     done = installed.co("plugins", "doctor", "--json")
     told = json.loads(done.stdout)
     found = {row["distribution"]: row for row in told["plugins"]}
-    named = {folder.name for folder in NAMED}
-    assert set(found) == named
+    assert set(found) == {folder.name for folder in FOLDERS if "entry-points" in PROJECTS[folder.name]["project"]}
     assert {name: row for name, row in found.items() if row["status"] not in ("ok", "needs options")} == {}
     assert found["connectagent-notify"]["error"].startswith("notify: no address; set APPRISE_URLS")
     assert (done.returncode, told["problems"]) == (0, [])

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connectagent.models.names import PROVIDERS
-
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-KEYS = {provider.key_variable for provider in PROVIDERS.values()}
 
 PRINTS = {
     "approve_before_tools": ["read_file -> (the text of old.log)", "delete_file -> rejected: The user does not allow"],
@@ -41,7 +38,7 @@ PRINTS = {
 
 
 def run(path, folder):
-    environment = {name: value for name, value in os.environ.items() if name not in KEYS}
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     environment = {name: value for name, value in environment.items() if not name.startswith("CONNECTAGENT_")}
     environment |= {"PYTHONPATH": str(path.parents[1]), "HOME": str(folder), "PYTHONWARNINGS": "error"}
     return subprocess.run(

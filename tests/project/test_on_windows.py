@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from connectagent.agents.decisions import waiting_in
-
 TESTS = Path(__file__).parents[1]
 PAIRS = int(os.environ.get("CONNECTAGENT_PAIRS", "2"))
 SLICE = """
@@ -25,7 +23,7 @@ agents/test_resume.py::test_a_record_that_another_one_writes_is_refused_and_fork
 agents/test_resume.py::test_readers_that_hold_the_lock_for_a_moment_do_not_break_a_writer
 records/test_blobs.py::test_paused_and_running_records_are_never_removed
 commands/test_log_commands.py::test_prune_removes_the_oldest_and_their_blobs_but_never_what_is_running_or_paused
-project/test_platforms.py::test_prune_fails_where_a_record_may_not_be_removed
+commands/test_platforms.py::test_prune_fails_where_a_record_may_not_be_removed
 test_view.py::test_the_list_tells_of_each_session_the_newest_first
 test_view.py::test_what_comes_later_is_asked_for_by_the_number_of_rows
 test_view.py::test_the_command_prints_the_address_serves_and_ends_cleanly_with_ctrl_c
@@ -218,15 +216,13 @@ agent = Agent("payer", [pay], llm=Payer(), plugins=[ask], quiet=True)
 if __name__ == "__main__":
     try:
         agent.input("Pay.")
-    except Paused:
-        pass
+    except Paused as paused:
+        print(paused.waiting[0].id)
 """
 
 
-def resumed_twice(folder: Path, windows: bool) -> tuple[list[int], str, str]:
+def resumed_twice(folder: Path, wait: str, windows: bool) -> tuple[list[int], str, str]:
     """Two processes that resume a record at the same moment: their exit codes, what ran, and what was refused."""
-    [record] = (folder / ".co" / "evals").glob("*.yaml")
-    wait = waiting_in(record)[0].id
     command = [sys.executable, "-m", "connectagent", "resume", "last", "--approve", wait, "--quiet"]
     given: dict[str, Any] = {"cwd": folder, "env": environment(windows), "text": True}
     pair = [subprocess.Popen(command, stdout=-1, stderr=-1, stdin=subprocess.DEVNULL, **given) for _ in range(2)]
@@ -247,7 +243,8 @@ def test_of_two_that_resume_a_record_at_once_one_runs_the_tool_and_the_other_is_
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "agent.py").write_text(PAIR)
-        python("agent.py", folder=folder, windows=windows).check_returncode()
-        codes, paid, told = resumed_twice(folder, windows)
+        asked = python("agent.py", folder=folder, windows=windows)
+        asked.check_returncode()
+        codes, paid, told = resumed_twice(folder, asked.stdout.strip(), windows)
         assert (codes, paid) == ([0, 1], "paid\n"), told
         assert "is being written by a running agent" in told

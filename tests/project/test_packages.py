@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 import tarfile
 import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from release_scripts import PROJECT, ROOT, release
 
-ROOT = Path(__file__).parents[2]
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-PROJECT = PYPROJECT["project"]
-FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/connectagent-*/pyproject.toml"))
+FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 PROJECTS = {folder: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
 in_each_plugin = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-
-
-def script(name: str) -> ModuleType:
-    """A script of the repository's top, as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-release = script("release")
 
 
 # -- what they say --------------------------------------------------------------------------------

@@ -14,12 +14,8 @@ import pytest
 
 import connectagent
 import connectagent.testing
-from connectagent import Agent, errors
-from connectagent.cli.commands import COMMANDS
-from connectagent.hooks.agent_api import AgentAPI
-from connectagent.hooks.specs import HOOKS
-from connectagent.models.names import PROVIDERS
-from connectagent.settings import SETTINGS, overrides
+from connectagent import ProviderError
+from connectagent.settings import overrides
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -61,11 +57,9 @@ def anchors(text):
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    for provider in PROVIDERS.values():
-        if provider.key_variable:
-            monkeypatch.delenv(provider.key_variable, raising=False)
-    for name in SETTINGS:
-        monkeypatch.delenv(f"CONNECTAGENT_{name.upper()}", raising=False)
+    for name in list(os.environ):
+        if name.endswith("_API_KEY") or name.startswith("CONNECTAGENT_"):
+            monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
@@ -142,16 +136,6 @@ def test_the_sections_are_in_the_order_in_which_they_are_looked_for():
     ]
 
 
-def test_the_first_real_model_is_there_by_line_30_with_the_models_that_a_key_selects():
-    section = README.split("## Your first real model\n")
-    assert section[0].count("\n") < 30
-    selecting = [one for one in PROVIDERS.values() if one.default_model]
-    defaults = [f"`{one.key_variable}` selects `{one.default_model}`" for one in selecting]
-    text = " ".join(section[1].split())
-    places = [text.find(said) for said in defaults]
-    assert -1 not in places and places == sorted(places)
-
-
 def test_the_picture_is_small():
     (picture,) = re.findall(r"!\[[^\]]+\]\([^)]*\b(docs/[^)]+)\)", README)
     assert (ROOT / picture).stat().st_size < 200_000
@@ -179,11 +163,6 @@ def test_the_generated_parts_are_up_to_date(name):
     assert GENERATE.updated(PAGES[name]) == PAGES[name], "write them anew: python docs/generate.py"
 
 
-def test_the_page_of_the_commands_begins_with_all_of_them():
-    beginning = PAGES["docs/commands.md"].split("```")[0]
-    assert [name for name in COMMANDS if f"`{name}`" not in beginning] == []
-
-
 def test_a_hidden_option_leaves_no_empty_row_on_the_page_of_the_commands():
     assert "| `` |" not in PAGES["docs/commands.md"]
 
@@ -193,33 +172,10 @@ def test_each_generated_part_stands_in_one_page():
     assert {part: len(names) for part, names in places.items()} == dict.fromkeys(GENERATE.PARTS, 1)
 
 
-@pytest.mark.parametrize(
-    ("page", "wanted"),
-    [
-        ("hooks", [f"### `{name}(" for name in HOOKS]),
-        ("commands", [f"## `connectagent {name}`" for name in COMMANDS]),
-        ("settings", [f"| `{name}` |" for name in SETTINGS]),
-        ("models", [f"| `{name}/<model>` |" for name in PROVIDERS]),
-        ("errors", [f"| `{name}`" for name in vars(errors) if name.endswith("Error") and name != "Error"]),
-    ],
-)
-def test_a_page_lists_all_that_there_is(page, wanted):
-    text = PAGES[f"docs/{page}.md"]
-    assert [one for one in wanted if text.count(f"\n{one}") != 1] == []
-
-
 def test_the_page_of_errors_has_each_attribute_of_a_providers_error():
     section = PAGES["docs/errors.md"].split("## `ProviderError`")[1].split("```")[0]
-    attributes = re.findall(r"^ {4}(\w+): ", inspect.getdoc(errors.ProviderError), re.MULTILINE)
+    attributes = re.findall(r"^ {4}(\w+): ", inspect.getdoc(ProviderError), re.MULTILINE)
     assert len(attributes) > 5 and [name for name in attributes if f"`{name}`" not in section] == []
-
-
-def test_the_page_of_the_agent_describes_what_handlers_and_the_other_pages_use():
-    ours = [text for name, text in PAGES.items() if not name.endswith("coming-from.md")]
-    named = set(re.findall(r"`agent\.([a-z_]+)", "\n".join(ours)))
-    used = {name for name in {*vars(AgentAPI), *AgentAPI.__annotations__, *dir(Agent)} if not name.startswith("_")}
-    described = set(re.findall(r"`agent\.([a-z_]+)", PAGES["docs/agent.md"]))
-    assert (named | used) - described - {"py", "logger", "connection"} == set()
 
 
 def test_before_the_first_release_no_page_takes_a_plugin_from_pypi_where_anybody_may_have_its_name():
@@ -238,10 +194,10 @@ def test_each_page_is_listed_once_in_the_index_and_in_the_site():
     site = re.findall(r"^ *- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(index) == sorted([*names, "cookbook/index.md"])
     elsewhere = ["index.md", "tutorial.md", "security.md", "changelog.md"]
-    plugins = [path.name.removeprefix("connectagent-") for path in (ROOT / "plugins").glob("connectagent-*")]
+    plugins = [path.parent.name.removeprefix("connectagent-") for path in ROOT.glob("plugins/*/pyproject.toml")]
     elsewhere += [f"plugins/{name}.md" for name in plugins]
     assert sorted(site) == sorted([*names, *elsewhere, "cookbook/index.md", *RECIPES])
-    table = re.findall(r"^\| \[(\w+)\]\(../plugins/connectagent-\1\)", PAGES["docs/plugins.md"], re.MULTILINE)
+    table = re.findall(r"^\| \[([\w-]+)\]\(../plugins/(?:connectagent-)?\1\)", PAGES["docs/plugins.md"], re.MULTILINE)
     assert sorted(table) == sorted(plugins)
 
 

@@ -6,41 +6,15 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from fresh_environment import OFFLINE, Environment
+from tutorial_steps import TUTORIAL, steps
 
-from connectagent.hooks.specs import HOOKS
+from connectagent import hooks
 
-TUTORIAL = Path(__file__).parents[2] / "plugins" / "README.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"[Ii]n\s+`([^`]+\.(?:py|toml))`:\s*\Z")
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 WIDTH = 80  # of the terminal that the tutorial shows
-
-
-class Step(NamedTuple):
-    """A file to be written, or a command and what it prints."""
-
-    line: int
-    path: str
-    text: str
-
-
-def steps() -> list[Step]:
-    """What the tutorial does, in its order: `sh` blocks are shown only."""
-    text, found = TUTORIAL.read_text("utf-8"), []
-    for block in BLOCK.finditer(text):
-        line, kind, body = text[: block.start()].count("\n") + 1, block[1], block[2]
-        if kind in ("python", "toml"):
-            named = NAMED.search(text[: block.start()])
-            assert named, f"line {line}: which file is this block? End the text before it with: In `name.py`:"
-            found.append(Step(line, named[1], body))
-        elif kind == "console":
-            for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
-                found.append(Step(line, "", part))
-    return found
 
 
 def plain(text: str, folder: Path) -> list[str]:
@@ -99,7 +73,7 @@ def test_the_first_plugin_of_the_tutorial_has_eleven_lines() -> None:
 
 def test_the_tutorial_names_only_hooks_that_there_are() -> None:
     named = re.findall(r"@(\w+)", TUTORIAL.read_text("utf-8"))
-    assert named and set(named) <= set(HOOKS)
+    assert named and set(named) <= set(hooks.__all__)
 
 
 def test_two_commands_make_a_plugin_that_is_installed_listed_and_tested(

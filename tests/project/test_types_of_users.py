@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from test_tutorial import steps
+from tutorial_steps import steps
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT, *sorted(folder.parent for folder in ROOT.glob("plugins/*/examples"))]

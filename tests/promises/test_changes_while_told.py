@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from message_changes import CHANGES, SPOILING, Change, append, delete, edit, swap
-from told import assert_told
+from recorded_requests import assert_told
 
 from connectagent import (
     Agent,

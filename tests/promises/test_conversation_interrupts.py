@@ -2,71 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import linecache
 import os
-import sys
 from collections import Counter
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from ctrl_c import CtrlC
 
-import connectagent
 from connectagent import Agent, LLMResponse, ToolCall, ToolRejected, after_tools, around_tool, before_each_tool
-from connectagent.session import snapshot as snapshot_module
-from connectagent.session.snapshot import FollowedTrace
 from connectagent.testing import ScriptedLLM
 from connectagent.testing import conversation_problems as problems
 
-PACKAGE = str(Path(connectagent.__file__).parent)
 MODULES = ("agent", "attribution", "calls", "conversation", "host", "messages")
-WATCHED = tuple(
-    f"{PACKAGE}/{name}.py"
-    for name in [
-        "agents/agent",
-        "session/snapshot",
-        "loop/tool_call",
-        "session/conversation",
-        "hooks/executor",
-        "hooks/host",
-        "session/messages",
-    ]
-)
-
-
-class CtrlC:
-    """Raises KeyboardInterrupt at the `at`-th line that runs inside the package."""
-
-    def __init__(self, at: int, watched: tuple[str, ...] = WATCHED) -> None:
-        self.at, self.where, self.watched = at, "", watched
-        self.lines: list[str] = []
-
-    def __enter__(self) -> CtrlC:
-        self.before = sys.gettrace()
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self.before)
-
-    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(self.watched):
-            return None
-        if event == "line" and _may_be_interrupted(frame):
-            self.lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-            if len(self.lines) == self.at:
-                self.where = self.lines[-1]
-                raise KeyboardInterrupt
-        return self._trace
-
-
-def _may_be_interrupted(frame: FrameType) -> bool:
-    """Not at `with lock` and `try`: CPython looks for signals after calls and at jumps, which these are not."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    return not line.startswith(("with self._turning:", "try:"))
 
 
 def double(x: int) -> int:
@@ -170,17 +117,3 @@ def test_a_turn_that_is_interrupted_at_any_line_of_the_package_can_go_on(turns_b
         if found:
             broken.setdefault(where, found)
     assert not broken, "\n".join(f"{where}: {found}" for where, found in broken.items())
-
-
-def test_an_entry_whose_writing_ctrl_c_cut_off_is_not_taken_for_the_next_one() -> None:
-    for at in itertools.count(1):
-        trace: list[dict[str, Any]] = []
-        followed = FollowedTrace(trace, 0)
-        with CtrlC(at, (snapshot_module.__file__,)) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
-            followed.append({"type": "first"})
-        if not ctrl_c.where:
-            break
-        followed.append({"type": "second"})
-        followed.restore()
-        assert trace[-1] == {"type": "second"} and trace[:-1] in ([], [{"type": "first"}]), ctrl_c.where
-    assert at > 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -16,9 +17,7 @@ import pytest
 from decision_cases import NAME, Stop, log_of, made, shape, trace_of
 from decision_table import DECISIONS, PROMPT, Decision
 
-from connectagent import Agent, Pause, Paused
-from connectagent.agents.decisions import waiting_in
-from connectagent.agents.workflows import Parallel, Sequential
+from connectagent import Agent, Parallel, Pause, Paused, Sequential
 from connectagent.testing import ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
@@ -342,8 +341,9 @@ def test_a_decision_is_the_same_where_the_command_line_goes_on_with_a_paused_tur
     paused, before = connectagent(co, "run", "script.py", PROMPT, **{"name": name, "stop": number, "from": 0})
     assert paused.returncode != 0 and "paused: Shall I?" in paused.stderr
     asked = logged(decision)[:number].count(">llm")
-    record = max((co / ".co" / "evals").glob("*.yaml"), key=lambda path: path.stat().st_mtime_ns)
-    options = ("--approve", waiting_in(record)[0].id, "--script", "script.py")
+    shown = re.search(r"--approve '?([^\s']+)", paused.stderr)
+    assert shown
+    options = ("--approve", shown[1], "--script", "script.py")
     done, after = connectagent(co, "resume", *options, **{"name": name, "stop": -2, "from": asked})
     assert (done.returncode, done.stdout) == (0, f"{decision.result}\n"), done.stderr
     assert [*before[0][: number + 1], *after[0][1:]] == logged(decision)

@@ -18,8 +18,17 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, LLMResponse, Pause, Paused, SqliteStore, ToolCall, before_each_tool
-from connectagent.errors import ConfigError, DivergenceError
+from connectagent import (
+    Agent,
+    ConfigError,
+    DivergenceError,
+    LLMResponse,
+    Pause,
+    Paused,
+    SqliteStore,
+    ToolCall,
+    before_each_tool,
+)
 from connectagent.testing import ScriptedLLM
 
 STEP = int(os.environ.get("DISK_FAULTS_STEP", "97"))  # 1: a fault at each operation; else at each so many

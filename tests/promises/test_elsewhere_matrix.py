@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from awaiting import go_on, take
+from awaited_turns import go_on, take
 
 from connectagent import (
     Agent,

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from argument_spellings import plain, text
 from argument_types import KINDS
+from guard_witness import sendable
 from resumed_guards import WAITS, Guarded
-from test_canonical_arguments import plain, text
-from test_guards_see_one_form import sendable
 
 from connectagent import Paused, mask
 from connectagent.testing import call

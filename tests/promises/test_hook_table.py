@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from awaiting import take
+from awaited_turns import take
+from documented_hooks import AROUND, EVENTS
 
 from connectagent import Agent, Continue, Image, LLMResponse, ProviderError, Retry, ToolCall, ToolRejected, hooks
-from connectagent.hooks.specs import AROUND, EVENTS
 from connectagent.testing import HookRecorder, ScriptedLLM
 
 Boom = type("Boom", (Exception,), {})

@@ -11,13 +11,23 @@ from typing import Any
 import forked
 import pytest
 import yaml
+from connectagent_view.page import page_of
+from connectagent_view.reading import Reading
 from interrupted_writes import ctrl_c_after
 
-from connectagent import Agent, LLMResponse, Retry, TokenUsage, after_tools, around_llm, llm_do, on_complete, on_error
+from connectagent import (
+    Agent,
+    LLMResponse,
+    ProviderError,
+    Retry,
+    TokenUsage,
+    after_tools,
+    around_llm,
+    llm_do,
+    on_complete,
+    on_error,
+)
 from connectagent.builtin.console import Console
-from connectagent.cli.view.page import page_of
-from connectagent.cli.view.reading import Reading
-from connectagent.errors import ProviderError
 from connectagent.records.read import read_record
 from connectagent.session.usage import spent_in
 from connectagent.testing import ScriptedLLM, call

@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal
 import connectagent_approve
 import pydantic
 import pytest
+from argument_spellings import plain, text
 from connectagent_approve import Approve
 from connectagent_otel import Otel
 from connectagent_redact import Redact
+from guard_witness import Seen
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from test_canonical_arguments import plain, text
-from test_guards_see_one_form import Seen
 
 from connectagent import (
     Agent,

@@ -12,9 +12,9 @@ from typing import Any
 
 import forked
 import pytest
+from connectagent_view.reading import Reading
 
 from connectagent import Agent, LLMResponse, Message, Pause, Paused, TokenUsage, before_each_tool, tool
-from connectagent.cli.view.reading import Reading
 from connectagent.records.history import joined_turns
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise

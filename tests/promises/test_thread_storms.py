@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from message_changes import CHANGES, SPOILING, Change
-from told import assert_told
+from recorded_requests import assert_told
 
 from connectagent import (
     Agent,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_conversation_interrupts import PACKAGE, CtrlC
+from ctrl_c import PACKAGE, CtrlC
 
 from connectagent import Agent, after_user_input
 from connectagent.testing import ScriptedLLM, call

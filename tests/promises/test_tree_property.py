@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from faulty_sessions import FAULTS, IDS, Session, Turn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_conversation_property import FAULTS, IDS, Session, Turn
 
 from connectagent import Agent, LLMResponse, ToolCall
 from connectagent.testing import conversation_problems as problems

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from record_agents import worker
 
 from connectagent import Agent
-from connectagent.cli.group import invoke
+from connectagent.cli import main
 from connectagent.records.blobs import LARGEST, blob_folder, is_long, load_blob, place_holder, restored, store_blob
 from connectagent.records.locks import lock
 from connectagent.records.read import read_record
@@ -240,7 +240,7 @@ def test_sessions_with_a_key_are_kept_and_take_no_room_of_others(monkeypatch: py
     new = session(age_s=2 * DAY)
     assert records() == {*keyed, shared, new}
     assert {blob: blob.stat().st_size for blob in blobs} == blobs
-    assert invoke(["log", "prune", "--keep", "0", "--older-than", "1d"]) == 0 and records() == {shared}
+    assert main(["log", "prune", "--keep", "0", "--older-than", "1d"]) == 0 and records() == {shared}
 
 
 def test_with_many_records_not_every_session_looks_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,3 +460,16 @@ def test_other_files_of_the_folder_are_left_alone() -> None:
         (path.parent / name).write_text("mine")
     remove_oldest(path.parent, 0, 0)
     assert {entry.name for entry in path.parent.iterdir()} == {"notes.md", ".hidden.yaml"}
+
+
+@pytest.mark.posix("has no such files")
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_long_text_of_a_record_that_does_not_end_is_none(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    digest = "0" * 64
+    place = Path(digest)
+    os.mkfifo(place) if kind == "pipe" else place.symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="no regular file"):
+        load_blob(digest, Path.cwd())

@@ -9,9 +9,9 @@ import warnings
 from typing import Any
 
 import pytest
+from faulty_sessions import MEAN, TURNS, Session, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_conversation_property import MEAN, TURNS, Session, Turn
 
 from connectagent.records.blobs import blob_folder
 from connectagent.records.history import read_history

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import connectagent_view.page as page
 import pytest
 
-import connectagent.cli.view.page as page
 import connectagent.records.parts as parts
 import connectagent.session.snapshot as snapshot
 from connectagent import Agent, LLMRequest, LLMResponse, ToolCall, before_llm

@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 import yaml
+from connectagent_view.listing import listing_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupted_writes import ctrl_c_after
@@ -31,9 +32,7 @@ from record_agents import __file__ as helpers
 from record_agents import worker
 
 import connectagent
-from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm, on_session
-from connectagent.cli.view.listing import listing_of
-from connectagent.errors import ConfigError
+from connectagent import Agent, ConfigError, LLMResponse, TokenUsage, after_llm, after_tools, before_llm, on_session
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import all_records, find_record
 from connectagent.records.paths import warn

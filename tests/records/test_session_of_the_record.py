@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_sessions import MEAN, TURNS, Fault, Session, Turn, good
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_conversation_property import MEAN, TURNS, Fault, Session, Turn, good
 
 from connectagent.records.history import history_of
 

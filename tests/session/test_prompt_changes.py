@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_command
 
 from connectagent import Agent, LLMResponse, ToolCall, on_agent_ready
-from connectagent.cli.group import cli
 from connectagent.records.bill import bill_of
 from connectagent.records.read import read_record
 from connectagent.records.watched import watched_agents
@@ -49,7 +48,7 @@ def test_the_bill_charges_each_plugin_for_its_own_words() -> None:
     assert sizes == {"(agent)": len("system: Be good.\n"), "skills": 16, "memory": 14}
     (system, *_) = watched_agents(read_record(path))[0].history.lines
     assert [change.by.get("plugin") for change in system.changes] == [None, "skills", "memory"]
-    shown = CliRunner().invoke(cli, ["blame", str(path)])
+    shown = run_command("blame", str(path))
     assert "Adds.add" in shown.output, shown.output
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documented_hooks import AROUND, EVENTS
 from scripted_agents import CALL, agent_with, contents, entries, is_by, session_of
 
 from connectagent import (
@@ -28,7 +29,6 @@ from connectagent import (
     on_error,
     on_trace,
 )
-from connectagent.hooks.specs import AROUND, EVENTS
 from connectagent.records.read import read_record
 from connectagent.session.prompt import Prompt
 from connectagent.testing import ScriptedLLM

@@ -10,64 +10,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import forked
 import pytest
-from test_discovery import ENDING, site  # noqa: F401  a fixture
+from installed_distributions import ENDING
+from untrusted_project import MARK, ROOT, allowed, co, own_state, project  # noqa: F401  a fixture
 from wire_server import WireServer, chat
 
-from connectagent import Agent, ConfigError
-from connectagent.loop.ask import llm_do
+from connectagent import Agent, ConfigError, llm_do
 from connectagent.models.create import create_llm
 from connectagent.settings import asked_by, co_folder, overrides, read_allowed, refusal, setting
-from connectagent.settings.allowed import allow, asked_for, digest, store, word_for
+from connectagent.settings.allowed import asked_for, digest, store, word_for
 from connectagent.testing import ScriptedLLM
 
-ROOT = Path(__file__).parents[2]
-MARK = """
-from connectagent import on_complete
-open({ran!r}, "a").close()
-
-@on_complete
-def mark(result):
-    return "M"
-"""
 AGENT = "from connectagent import Agent\nagent = Agent('a', quiet=True)\n"
-
-
-@pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "clone").mkdir()
-    monkeypatch.chdir(tmp_path / "clone")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for name in ("GATEWAY_URL", "GATEWAY_KEY", "PLUGINS", "MODEL", "DIR", "MASK"):
-        monkeypatch.delenv(f"CONNECTAGENT_{name}", raising=False)
-
-
-def project(text: str, folder: Path | None = None) -> Path:
-    path = (folder or Path.cwd()) / "pyproject.toml"
-    path.write_text(f"[tool.connectagent]\n{text}\n")
-    return path
-
-
-def allowed(folder: Path | None = None) -> None:
-    folder = folder or Path.cwd()
-    allow(folder, asked_by(folder / "pyproject.toml"))
-
-
-def co(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A command as one that is installed: the current folder is no place of modules."""
-    return forked.run(
-        "-P", "-m", "connectagent", *arguments,
-        cwd=cwd,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT),
-            "HOME": str(Path.cwd().parent / "home"),
-            "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
-            **variables,
-        },
-        timeout=60,
-    )
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -187,7 +141,7 @@ def test_a_project_does_not_switch_masking_off_until_it_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("value", ["'https://evil.example'", "['x', './more.py']", "{a = {b = '/etc'}}", "'~/x'"])
-def test_options_of_a_plugin_that_reach_out_need_the_word(value: str, site: object) -> None:  # noqa: F811
+def test_options_of_a_plugin_that_reach_out_need_the_word(value: str, site: object) -> None:
     site("ending", ENDING.replace("text * times", "str(text)"), "{module}:Ending")  # type: ignore[operator]
     project(f"plugins = ['ending']\n[tool.connectagent.ending]\ntext = {value}")
     with pytest.raises(ConfigError, match=r"ending\.text.* = "):

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_allow import MARK, allowed, co, own_state, project  # noqa: F401  a fixture
-from test_discovery import site  # noqa: F401  a fixture
+from untrusted_project import MARK, allowed, co, own_state, project  # noqa: F401  a fixture
 
 from connectagent import Agent, ConfigError, PluginError
-from connectagent.records.blobs import load_blob
 from connectagent.settings import asked_by, check_allowed, co_folder, project_settings, read_allowed, refusal, setting
 from connectagent.settings.allowed import allow, asked_for, digest
 from connectagent.testing import ScriptedLLM
@@ -98,7 +96,7 @@ def test_code_that_another_user_can_change_is_not_run_though_it_was_allowed(tmp_
 )
 def test_options_that_name_files_commands_and_variables_need_the_word(
     options: str,
-    site: Callable[..., object],  # noqa: F811
+    site: Callable[..., object],
     tmp_path: Path,
 ) -> None:
     site("reads", READS, "{module}:Reads")
@@ -113,7 +111,7 @@ def test_options_that_name_files_commands_and_variables_need_the_word(
     assert run().startswith("[")
 
 
-def test_a_file_of_the_current_folder_is_not_taken_for_the_one_that_was_allowed(site: Callable[..., object]) -> None:  # noqa: F811
+def test_a_file_of_the_current_folder_is_not_taken_for_the_one_that_was_allowed(site: Callable[..., object]) -> None:
     site("reads", READS, "{module}:Reads")
     project("plugins = ['reads']\n[tool.connectagent.reads]\nfile = 'a.json'")
     Path(".git").mkdir()
@@ -249,15 +247,6 @@ def test_a_settings_file_that_does_not_end_is_an_error(kind: str) -> None:
     with pytest.raises(ConfigError, match=r"pyproject\.toml: cannot be read"):
         run()
     assert co("--help").returncode == 0
-
-
-@pytest.mark.parametrize("kind", ENDLESS)
-def test_a_long_text_of_a_record_that_does_not_end_is_none(kind: str) -> None:
-    digest = "0" * 64
-    place = Path(digest)
-    os.mkfifo(place) if kind == "pipe" else place.symlink_to("/dev/zero")
-    with pytest.raises(OSError, match="no regular file"):
-        load_blob(digest, Path.cwd())
 
 
 @pytest.mark.posix("has no pipes among its files")

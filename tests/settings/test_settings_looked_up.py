@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_turn_size import visited
+from visited_functions import visited
 
 from connectagent import Agent
 from connectagent.settings import looking_once, project, project_file, setting

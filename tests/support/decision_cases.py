@@ -8,8 +8,7 @@ from typing import Any
 
 from decision_table import PROMPT, Decision, bad, ending, once_bad, work
 
-from connectagent import Agent, LLMResponse, hooks
-from connectagent.data import ToolCall
+from connectagent import Agent, LLMResponse, ToolCall, hooks
 from connectagent.testing import HookRecorder, ScriptedLLM
 
 NAME = "decider"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
-from connectagent.data import Message
+from connectagent import Message
 from connectagent.records.misfits import misfit as odd_line
 from connectagent.records.write import MemoryLog
 from connectagent.session.entries import ENTRIES

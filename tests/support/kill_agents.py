@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from awaiting import go_on, take
+from awaited_turns import go_on, take
 
 from connectagent import Agent, after_tools, before_each_tool, tool
 from connectagent.records.history import history_of

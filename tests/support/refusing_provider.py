@@ -15,26 +15,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from wire_server import (
-    Answer,
-    WireServer,
-    block_events,
-    chat,
-    chat_stream,
-    finish,
-    message,
-    message_stream,
-    response,
-    response_body,
-    response_stream,
-    text_events,
-    tool_use,
-    usage_chunk,
-)
+from wire_answers import answer_on
+from wire_server import Answer, WireServer
 
 WIRES = ("anthropic", "openai", "openai-responses")
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4o", "openai-responses": "gpt-4o"}
 POISON = b"POISON"
+_ids = iter(range(10**9))
 _MAGIC = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8", "image/gif": b"GIF8", "image/webp": b"RIFF"}
 _KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _DATA = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
@@ -203,8 +190,9 @@ def said(wire: str, body: Any, streamed: bool) -> Answer:
     last = (body.get("messages") or body.get("input"))[-1]
     found = re.search(r"call (\w+)(?: (\{.*\}))?", _asked(last))
     if found is None:
-        return _text(wire, "Seen.", streamed)
-    return _call(wire, found[1], json.loads(found[2] or "{}"), streamed)
+        return answer_on(wire, ["Seen."], streamed=streamed)
+    call = (f"call_{next(_ids)}", found[1], json.loads(found[2] or "{}"))
+    return answer_on(wire, calls=[call], streamed=streamed)
 
 
 def _asked(last: Any) -> str:
@@ -215,29 +203,3 @@ def _asked(last: Any) -> str:
     if isinstance(content, str):
         return content
     return " ".join(one.get("text", "") for one in content or () if not one.get("text", "").startswith("["))
-
-
-def _text(wire: str, text: str, streamed: bool) -> Answer:
-    if wire == "anthropic":
-        return message_stream(*text_events(0, text)) if streamed else message(text)
-    if wire == "openai":
-        return chat_stream({"content": text}, finish(), usage_chunk()) if streamed else chat(text)
-    return response_stream(response_body(text)) if streamed else response(text)
-
-
-_ids = iter(range(10**9))
-
-
-def _call(wire: str, name: str, arguments: dict[str, Any], streamed: bool) -> Answer:
-    id, written = f"call_{next(_ids)}", json.dumps(arguments)
-    if wire == "anthropic":
-        if not streamed:
-            return message(tool_use(id, name, **arguments), stop="tool_use")
-        delta = {"type": "input_json_delta", "partial_json": written}
-        return message_stream(*block_events(0, tool_use(id, name), delta), stop="tool_use")
-    if wire == "openai":
-        if not streamed:
-            return chat(calls=[(id, name, written)], finish="tool_calls")
-        call = {"index": 0, "id": id, "type": "function", "function": {"name": name, "arguments": written}}
-        return chat_stream({"tool_calls": [call]}, finish("tool_calls"), usage_chunk())
-    return response_stream(response_body((id, name, written))) if streamed else response((id, name, written))

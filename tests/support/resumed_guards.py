@@ -10,10 +10,10 @@ from typing import Any
 
 import connectagent_approve
 import pytest
+from argument_spellings import plain, text
 from argument_types import KINDS
 from connectagent_approve import Approve
-from test_canonical_arguments import plain, text
-from test_guards_see_one_form import Seen
+from guard_witness import Seen
 
 from connectagent import Agent, Pause, Paused, Tool, ToolCall, before_each_tool, before_tools
 from connectagent.testing import ScriptedLLM

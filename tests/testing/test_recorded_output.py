@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_command
 from pydantic import BaseModel, create_model
-from told import assert_told, requests_of
+from recorded_requests import assert_told, requests_of
 from wire_server import Answer, WireServer, chat
 
 from connectagent import (
@@ -27,7 +27,6 @@ from connectagent import (
     on_error,
     shadow,
 )
-from connectagent.cli.group import cli
 from connectagent.models.openai import OpenAILLM
 from connectagent.testing import bisect
 from connectagent.testing.replay.replay import replay
@@ -158,9 +157,9 @@ def test_bisect_takes_recorded_typed_answers_and_asks_with_the_schema(of_agent: 
 def test_commands_show_the_form() -> None:
     agent = agent_of(InWords(PARIS))
     agent.input("Where?", output=City)
-    shown = CliRunner().invoke(cli, ["log", "request", str(agent.record)])
+    shown = run_command("log", "request", str(agent.record))
     assert "answer: fits City, asked for at the end of the last message" in shown.output, shown.output
-    bill = CliRunner().invoke(cli, ["bill", str(agent.record)])
+    bill = run_command("bill", str(agent.record))
     assert "answer's schema" in bill.output and "City" in bill.output, bill.output
 
 

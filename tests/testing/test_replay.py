@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_sessions import CASES, FAULTS, MEAN, RESPONSES, Fault, Session, Turn, good
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_conversation_property import CASES, FAULTS, MEAN, RESPONSES, Fault, Session, Turn, good
-from test_wire_agent import agent_for
+from recorded_agents import agent_for
 from wire_driver import MODES, WIRE, Recording, load, recordings, replay_server
 
 from connectagent import (

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_command
+from faulty_sessions import TURNS, Session, Turn
 from hypothesis import HealthCheck, given, settings
-from test_conversation_property import TURNS, Session, Turn
-from told import assert_told, requests_of
+from recorded_requests import assert_told, requests_of
 
 from connectagent import (
     Agent,
@@ -34,7 +34,6 @@ from connectagent import (
     on_error,
 )
 from connectagent.agents.plugin_changes import changed_plugins
-from connectagent.cli.group import cli
 from connectagent.records.read import read_record
 from connectagent.records.sent import digest
 from connectagent.records.watched import watched_agents
@@ -319,7 +318,7 @@ def test_the_head_names_plugins_in_their_order_with_options_and_hashes(tmp_path:
         ("adds_to_one_call", {"sha256": own}),
     ]
     assert "very-secret" not in path.read_text("utf-8")
-    shown = CliRunner().invoke(cli, ["log", "show", str(path), "--full"]).output
+    shown = run_command("log", "show", str(path), "--full").output
     assert "limits 1.0 (api_key='[masked: api_key]', most=4" in shown and f"adds_to_one_call {own[:8]}" in shown
 
 
@@ -358,9 +357,9 @@ def test_replay_says_so_in_a_line_and_a_kept_record_has_no_sources(tmp_path: Pat
     (path,) = (tmp_path / "co" / "evals").glob("*.yaml")
     line = "the plugins are not the record's: changed note"
     command = ["replay", str(path), "made.py"]
-    assert line not in CliRunner().invoke(cli, command).output
+    assert line not in run_command(*command).output
     (tmp_path / "made.py").write_text(f"{text}# edited\n")
-    done = CliRunner().invoke(cli, command)
+    done = run_command(*command)
     assert line in done.output and "same: the same requests" in done.output and done.exit_code == 0
     agent = agent_of(adds_to_one_call, rounds=1)
     agent.input("Go.")

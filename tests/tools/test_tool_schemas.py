@@ -13,11 +13,10 @@ import pydantic
 import pytest
 from tool_types import Color, Node, Options, Point
 
-from connectagent.errors import ToolDefinitionError
-from connectagent.tools import Tool, tool
+from connectagent import Tool, ToolDefinitionError, tool
 
 if TYPE_CHECKING:
-    from connectagent.agents.agent import Agent
+    from connectagent import Agent
 
 WIRE = Path(__file__).parents[3] / "shared" / "wire"
 

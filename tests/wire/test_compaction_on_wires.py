@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from connectagent_adk import EventsCompactionConfig, adk_compaction
 from connectagent_compact import Compact
-from test_error_bodies import ROWS
+from error_bodies import ROWS
 from wire_driver import WIRE
 from wire_server import Answer, WireServer, chat, message, reasoning, response, tool_use
 

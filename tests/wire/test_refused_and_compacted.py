@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import refusing_provider
 from connectagent_compact import Compact
+from refused_elements import ELEMENTS, agent_at, messages_of, owners_of
 from refusing_provider import POISON, WIRES, RefusingProvider
-from test_refused_content import ELEMENTS, agent_at, messages_of, owners_of
+from wire_answers import answer_on
 
 from connectagent import Agent
 from connectagent.testing import conversation_problems, replayed
@@ -33,7 +34,7 @@ def provider(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusing
 
     def said(wire: str, body: Any, streamed: bool) -> Any:
         asked = json.dumps((body.get("messages") or body.get("input"))[-1])
-        answer = refusing_provider._text(wire, SUMMARY, streamed)
+        answer = answer_on(wire, [SUMMARY], streamed=streamed)
         return answer if "Sum up this" in asked else real(wire, body, streamed)
 
     monkeypatch.setattr(refusing_provider, "said", said)
@@ -107,7 +108,7 @@ def test_what_is_refused_in_a_request_that_was_just_compacted_is_replaced(
 ELSEWHERE = """
 import sys
 from test_refused_and_compacted import compact
-from test_refused_content import ELEMENTS
+from refused_elements import ELEMENTS
 from connectagent import Agent
 
 element, record, model, address = sys.argv[1:]

@@ -7,51 +7,15 @@ from typing import Any
 
 import pytest
 from pydantic import create_model
-from told import assert_told
+from recorded_agents import agent_for
+from recorded_requests import assert_told
 from wire_driver import MODES, RETRIED, WIRE, Recording, load, recordings, replay_server
 
-from connectagent import Agent, ProviderError, Retry, Tool, on_error, on_text
+from connectagent import Agent, ProviderError
 from connectagent.models.sdk import WireLLM
 from connectagent.testing.replay.replay import replay
 
 pytestmark = pytest.mark.skipif(not WIRE.is_dir(), reason=f"the recordings are not here: {WIRE}")
-
-
-def agent_for(recording: Recording, base_url: str, mode: str, told: list[str], **more: Any) -> Agent:
-    """An agent whose tools answer what the recording client's tools answered."""
-
-    def recorded(agent: Any, **_: Any) -> Any:
-        return recording.result(agent.current_session["pending_tool"]["id"])
-
-    @on_text
-    def listen(text: str) -> None:
-        told.append(text)
-
-    @on_error
-    def tell_the_model(agent: Any, error: Exception) -> Retry | None:
-        if getattr(error, "kind", "") != "tool_use_failed":
-            return None
-        agent.current_session["messages"].append({"role": "user", "content": f"Call the tool again. {error}"})
-        return Retry()
-
-    tools = []
-    for schema in recording.tools:
-        function = schema["function"]
-        parameters = function["parameters"] or {"type": "object", "properties": {}}
-        tools.append(Tool(function["name"], function["description"] or "", parameters, recorded))
-    return Agent(
-        "recorded",
-        tools,
-        recording.system,
-        model=f"{recording.provider}/{recording.model}",
-        api_key="test-key-1",
-        base_url=base_url,
-        options=recording.options,
-        stream=mode == "stream",
-        quiet=True,
-        on_events=[listen, tell_the_model],
-        **{"log": False, **more},
-    )
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -14,7 +14,8 @@ import click
 
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.reading import cost_text, local_time, number_of
-from connectagent.cli.view.page import page_parts
+from connectagent.errors import ConfigError, did_you_mean
+from connectagent.hooks.entry_points import EXPORTS, guarded, how_to_get, imported, installed
 from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
@@ -110,29 +111,88 @@ def _json_values(record: dict[str, Any], findings: Sequence[dict[str, Any]]) -> 
     yield from ({"type": "finding", **one} for one in findings)
 
 
-def _page(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
-    yield from page_parts(record, findings)
-
-
 _PIECE = 1 << 16  # characters of an export that are in memory at once
 
 Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Iterator[str]]
-EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": _page}
-"""The forms of export by name: functions of a record, as `read_record` returns it, and its findings; in parts."""
+"""A function of a record, as `read_record` returns it, and its findings: the export in parts."""
+
+EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines}
+"""The forms that need no plugin."""
+
+_OF_PLUGINS = {"html": "connectagent-view"}
+"""The packages of this project that write further forms, for an error that says what to install."""
+
+
+def forms() -> list[str]:
+    """The names of all forms, with those of installed plugins."""
+    return list(dict.fromkeys([*EXPORTERS, *(plugin.name for plugin in installed(EXPORTS))]))
+
+
+def exporter(form: str) -> Exporter:
+    """The function that writes a form.
+
+    Raises:
+        ConfigError: there is no such form.
+        PluginError: the plugin that writes it cannot be loaded.
+    """
+    if form in EXPORTERS:
+        return EXPORTERS[form]
+    plugin = next((plugin for plugin in installed(EXPORTS) if plugin.name == form), None)
+    if plugin is not None:
+        made: Exporter = guarded(plugin, lambda: imported(plugin))
+        return made
+    if form in _OF_PLUGINS:
+        package = _OF_PLUGINS[form]
+        raise ConfigError(f"the form {form!r} comes with {package}, which is not installed. {how_to_get(package)}")
+    raise ConfigError(f"there is no form {form!r}.{did_you_mean(form, forms())} Forms: {', '.join(forms())}")
+
+
+def exported(path: Path, form: str, whole: bool = False) -> Iterator[str]:
+    """A record in a form, in parts.
+
+    Args:
+        path: the record.
+        form: one of `forms()`.
+        whole: whether long texts are included whole, not their head and tail.
+
+    Raises:
+        ConfigError: there is no such form, or the file is no record.
+    """
+    write = exporter(form)
+    data = read_record(path, conversation=False) if form == "md" else read_lazily(path)
+    if whole:
+        data = restored(data, blob_folder(path))
+    yield from write(data, findings_of(path))
+
+
+def _known_form(context: click.Context, option: click.Parameter, form: str) -> str:
+    """The callback of `--to`: a form that can be written, before a record is looked for."""
+    try:
+        exporter(form)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), context, option) from None
+    return form
 
 
 @click.command("export", short_help="A record as Markdown, as lines of JSON or as a page.")
 @click.argument("record", required=False, metavar="[RECORD]")
-@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), default="md", show_default=True, help="The form.")
+@click.option(
+    "--to",
+    "form",
+    metavar="FORM",
+    default="md",
+    show_default=True,
+    callback=_known_form,
+    help="The form: md, jsonl, html with the plugin view, or that of another plugin.",
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="The file; else standard output.")
 @click.option("--whole", is_flag=True, help="Include long texts whole, not their head and tail.")
 def command(record: str | None, form: str, output: str | None, whole: bool) -> None:
     """Print a record in another form, or write it to FILE."""
     path = find_record(record)
-    data = read_record(path, conversation=False) if form == "md" else read_lazily(path)
     with SpooledTemporaryFile(_PIECE, "w+", encoding="utf-8", errors="surrogatepass", newline="") as text:
         with refuse_odd(path):  # before any of it is written
-            for part in EXPORTERS[form](restored(data, blob_folder(path)) if whole else data, findings_of(path)):
+            for part in exported(path, form, whole):
                 text.write(part)  # `writelines` would keep all of it in memory
         text.seek(0)
         pieces = iter(partial(text.read, _PIECE), "")

@@ -16,8 +16,7 @@ from connectagent.agents.agent_tool import AskAgent, TransferTool, core_of
 from connectagent.agents.runtime import Runtime
 from connectagent.data import LLM, AgentBase, ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError, ToolArgumentsError
-from connectagent.hooks.connectonion import UNORDERED
-from connectagent.hooks.handler import Handler
+from connectagent.hooks.handler import UNORDERED, Handler
 from connectagent.loop.ending import Ending
 from connectagent.records.sent import canonical
 from connectagent.session.edits import shown_options

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from connectagent_adk import LlmResponse, adk_callbacks, types
+from pytest_connectagent import AgentTester
 
 from connectagent import (
     Agent,
@@ -23,7 +24,7 @@ from connectagent import (
     on_error,
     register_models,
 )
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 LINE = "test_adk_callbacks.py"
 

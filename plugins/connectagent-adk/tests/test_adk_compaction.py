@@ -20,9 +20,10 @@ from connectagent_adk import (
     types,
 )
 from connectagent_adk.translation import contents_of
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, LLMResponse, TokenUsage, ToolCall
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 RUNS = int(os.environ.get("CONNECTAGENT_ADK_RUNS", "8"))
 SUMMARY = "The user looked at things."

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from connectagent_adk import adk_output
 from pydantic import BaseModel
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, OutputError, on_complete
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 
 class City(BaseModel):

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from connectagent_adk import BasePlugin, LlmResponse, adk_callbacks, adk_plugin, types
 from connectagent_adk.callback import PLUGIN_PARAMETERS
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, HandlerError, HookResultError
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 pytestmark = pytest.mark.filterwarnings("default")  # Google's packages warn of their own deprecations
 SLOTS = [slot for slot in PLUGIN_PARAMETERS if slot != "close"]

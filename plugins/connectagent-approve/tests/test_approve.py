@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from connectagent_approve import Approve
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, ToolCall, before_each_tool, tool
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 
 @tool(read_only=True)

@@ -24,9 +24,10 @@ from connectagent_artifacts import (
     Scope,
     artifacts_of,
 )
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, after_tools
-from connectagent.testing import AgentTester, HookRecorder, ScriptedLLM, call
+from connectagent.testing import HookRecorder, ScriptedLLM, call
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from connectagent_budget import Budget
+from pytest_connectagent import AgentTester
 
 from connectagent import (
     Agent,
@@ -29,7 +30,7 @@ from connectagent import (
     on_error,
     tool,
 )
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 RUNS = int(os.environ.get("CONNECTAGENT_BUDGET_RUNS", "20"))
 DOWN = ProviderError("down", kind="server", provider="test")

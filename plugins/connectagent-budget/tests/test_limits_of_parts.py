@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from connectagent_budget import Budget
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, LLMResponse, Pause, Paused, TokenUsage, tool
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 SEARCH = call("search", query="a")
 

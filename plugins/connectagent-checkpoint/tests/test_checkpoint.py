@@ -11,9 +11,10 @@ import click
 import pytest
 from click.testing import CliRunner
 from connectagent_checkpoint import Checkpoint, CheckpointError, Store
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, Pause, Paused, PluginWarning, ToolRejected, before_each_tool, tool, xray
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from connectagent_compact import Compact, before_compact
+from pytest_connectagent import AgentTester
 
 from connectagent import (
     Agent,
@@ -23,7 +24,7 @@ from connectagent import (
     shadow,
 )
 from connectagent.records import read_record
-from connectagent.testing import AgentTester, ScriptedLLM, call, conversation_problems, replayed
+from connectagent.testing import ScriptedLLM, call, conversation_problems, replayed
 
 
 class Counting:

@@ -20,9 +20,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from connectagent_local import Local, LocalLLM
 from pydantic import BaseModel, Field
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, LLMResponse, ProviderError
-from connectagent.testing import AgentTester, ScriptedLLM
+from connectagent.testing import ScriptedLLM
 
 RUNS = int(os.environ.get("CONNECTAGENT_LOCAL_RUNS", "50"))
 TINY = Path(os.environ.get("CONNECTAGENT_TINY_MODEL", Path(__file__).parents[4] / "shared/engine/tiny-tools.gguf"))

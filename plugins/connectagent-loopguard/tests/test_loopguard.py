@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from connectagent_loopguard import LoopGuard
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 
 def search(query: str) -> str:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, PluginWarning
-from connectagent.testing import AgentTester, ScriptedLLM
+from connectagent.testing import ScriptedLLM
 
 pytest.importorskip("mcp_types", reason="the library mcp, 2.3 or newer, is not installed")
 
@@ -104,7 +105,8 @@ def test_a_server_over_http_gives_the_same(port: int) -> None:
 def test_a_hundred_agents_share_a_process_and_leave_none_behind() -> None:
     code = f"""
 from connectagent import Agent
-from connectagent.testing import AgentTester, ScriptedLLM
+from connectagent.testing import ScriptedLLM
+from pytest_connectagent import AgentTester
 from connectagent_mcp import Mcp
 spec = {STDIO!r}
 agents = [Agent(f"a{{i}}", llm=ScriptedLLM(("p_process", {{}}), "x"), plugins=[Mcp(spec)], quiet=True, log=False)

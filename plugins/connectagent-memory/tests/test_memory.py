@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from connectagent_memory import Memory, MemoryStoreError, Remembered, SqliteStore
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, PluginWarning, after_llm, after_tools, after_user_input
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 from connectagent_notify import Notify
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, Pause, Paused, PluginWarning, ProviderError, xray
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789abcdefgh"
 DOWN = ProviderError(f"down, {SECRET}", kind="server", provider="test")

@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.trace import SpanKind, StatusCode
+from pytest_connectagent import AgentTester
 
 from connectagent import (
     Agent,
@@ -44,7 +45,7 @@ from connectagent import (
     tool,
     xray,
 )
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789abcdefgh"
 DOWN = ProviderError(f"down: {SECRET}", kind="server", provider="test")

@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 from connectagent_policy import Policy, judge, read_rules
 from connectagent_policy.command import group
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, Paused, shadow
-from connectagent.testing import AgentTester, ScriptedLLM
+from connectagent.testing import ScriptedLLM
 
 RULES = read_rules("""
 rules:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from connectagent_redact import Redact
+from pytest_connectagent import AgentTester
 from redact_attacks import GITHUB, HARMLESS, IBAN, MAIL, NESTED, PHONE, TEXTS
 
 from connectagent import (
@@ -23,7 +24,7 @@ from connectagent import (
     before_each_tool,
     shadow,
 )
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 
 @dataclass

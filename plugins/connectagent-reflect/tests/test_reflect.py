@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from connectagent_budget import Budget
 from connectagent_reflect import Reflect
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, LLMResponse, ProviderError, TokenUsage, ToolCall
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 DONE = '{"done": true, "missing": ""}'
 NOT_DONE = '{"done": false, "missing": "Name the file."}'

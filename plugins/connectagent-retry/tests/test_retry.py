@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from connectagent_retry import Retries
+from pytest_connectagent import AgentTester
 
 from connectagent import (
     Agent,
@@ -22,7 +23,7 @@ from connectagent import (
     register_models,
     tool,
 )
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 
 def failed(kind: str = "overloaded", after_s: float | None = None) -> ProviderError:

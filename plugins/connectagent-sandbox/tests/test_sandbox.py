@@ -13,9 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, File, Image, Paused, Tool, tool
-from connectagent.testing import AgentTester, ScriptedLLM
+from connectagent.testing import ScriptedLLM
 
 pytest.importorskip("cloudpickle")
 

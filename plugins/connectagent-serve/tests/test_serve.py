@@ -21,9 +21,10 @@ import anyio  # noqa: E402
 from ag_ui.core import Event  # noqa: E402
 from connectagent_serve import Serve, app_of  # noqa: E402
 from pydantic import BaseModel, TypeAdapter  # noqa: E402
+from pytest_connectagent import AgentTester  # noqa: E402
 
 from connectagent import Agent, ConfigError, Pause, ToolRejected, before_each_tool, tool  # noqa: E402
-from connectagent.testing import AgentTester, ScriptedLLM, call  # noqa: E402
+from connectagent.testing import ScriptedLLM, call  # noqa: E402
 
 PAID: list[int] = []
 

@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 from connectagent_compact import Compact
 from connectagent_shellhooks import ShellHooks
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, Paused, ProviderError, shadow
 from connectagent.cli.allow import allow
 from connectagent.settings import overrides
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 EXAMPLES: dict[str, Any] = json.loads((Path(__file__).parent / "examples.json").read_text("utf-8"))
 SCRIPTS = {

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from connectagent_shellhooks import ShellHooks
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError
 from connectagent.settings import overrides
-from connectagent.testing import AgentTester, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 
 EXAMPLES: dict[str, Any] = json.loads((Path(__file__).parent / "examples.json").read_text("utf-8"))
 DENY = '{"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny"}}'

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from connectagent_verify import Verify
+from pytest_connectagent import AgentTester
 
 from connectagent import Agent, ConfigError, Pause, Paused, ToolCall, ToolRejected, before_each_tool, shadow
-from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
+from connectagent.testing import ScriptedLLM, call, replayed
 
 
 class Check:

@@ -1,1 +1,0 @@
-"""`connectagent chat`: a conversation at the terminal."""
