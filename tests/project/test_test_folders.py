@@ -23,7 +23,7 @@ PUBLIC = {
 }
 ROOM_OF = {"commands": "cli"}  # the others have the name of their room
 # How many files do not keep to the rule yet: whoever mends one lowers the number.
-REACHING = 59
+REACHING = 57
 # Variables of the machine, and those that tests give to programs of their own.
 OTHERS = {"PATH", "PYTHONPATH", "TZ", "SEED", "STUB", "CHANGED", "CONNECTAGENT_NODE", "CONNECTAGENT_TINY_MODEL"}
 
