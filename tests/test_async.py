@@ -44,8 +44,8 @@ from connectagent import (
 from connectagent.errors import Pause
 from connectagent.loop import threads
 from connectagent.records.summary import summarise
+from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM, call, conversation_problems
-from connectagent.testing.replay.replay import replay
 from connectagent.tools import loops
 
 MOMENTS = int(os.environ.get("CONNECTAGENT_CANCELS", "15"))  # set it for a longer run

@@ -29,10 +29,10 @@ from connectagent import (
     on_trace,
     shadow,
 )
+from connectagent.replay.playing import agent_of as agent_of_record
+from connectagent.replay.recording import Recording
+from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.replay.playing import agent_of as agent_of_record
-from connectagent.testing.replay.recording import Recording
-from connectagent.testing.replay.replay import replay
 
 got: list[Any] = []
 

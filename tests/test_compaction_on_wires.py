@@ -18,8 +18,8 @@ from wire_driver import WIRE
 from wire_server import Answer, WireServer, chat, message, reasoning, response, tool_use
 
 from connectagent import Agent, Image, Tool
+from connectagent.replay.recording import Recording
 from connectagent.testing import replayed
-from connectagent.testing.replay.recording import Recording
 
 COUNT = int(os.environ.get("COMPACT_CONVERSATIONS", "1"))  # for each wire
 WORDS = ("retry", "timeout", "größe", "設定", "0x7f3a", "/etc/hosts", '{"a": 1}', "🙂", "lorem ipsum dolor sit amet")

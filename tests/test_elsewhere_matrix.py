@@ -33,8 +33,8 @@ from connectagent import (
 from connectagent.loop.stream import streamed
 from connectagent.records.history import history_of
 from connectagent.records.summary import summarise
+from connectagent.replay.replaying import replay
 from connectagent.testing import conversation_problems
-from connectagent.testing.replay.replay import replay
 
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
 COST = 0.5

@@ -25,8 +25,8 @@ from connectagent import (
     on_text,
     on_trace,
 )
+from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.replay.replay import replay
 
 Step = Callable[[Agent], Any]
 KINDS = ["generator", "async generator"]

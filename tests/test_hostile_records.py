@@ -20,8 +20,8 @@ from connectagent import Agent, LLMResponse, after_llm
 from connectagent.cli import main
 from connectagent.data import TokenUsage
 from connectagent.errors import ConfigError
+from connectagent.replay.runs import repeated, runs_of
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.replay.runs import repeated, runs_of
 
 ROOT = Path(__file__).parents[1]
 COUNT = int(os.environ.get("CONNECTAGENT_HOSTILE", "60"))

@@ -21,9 +21,9 @@ from connectagent.records import sent, tally
 from connectagent.records.read import read_lazily
 from connectagent.records.requests import Request
 from connectagent.records.watched import watched_agents
+from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM
 from connectagent.testing.bisection.keys import RecordedKeys
-from connectagent.testing.replay.replay import replay
 
 SHORT, MIDDLE, LONG = 15, 45, 75
 

@@ -22,8 +22,8 @@ from connectagent.errors import ConfigError
 from connectagent.records.find import all_records, records_folder
 from connectagent.records.locks import lock
 from connectagent.records.summary import summarise
+from connectagent.replay.recording import Recording
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.replay.recording import Recording
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "\x1b[2J\x9b31m[red]x[/red]\u202egnp.exe\u2066\x07\r\x85"

@@ -29,9 +29,9 @@ from connectagent import (
 from connectagent.cli.group import cli
 from connectagent.hooks import specs
 from connectagent.hooks.own import own_hooks
+from connectagent.replay.replaying import replay
 from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.replay.replay import replay
 
 
 @pytest.fixture(autouse=True)
@@ -460,7 +460,7 @@ import os
 from pathlib import Path
 from connectagent import Agent, after_tools, hookspec, on_session
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.replay.replay import replay
+from connectagent.replay.replaying import replay
 
 def note(text):
     with open("seen.txt", "a") as file:

@@ -676,8 +676,8 @@ def test_a_result_that_handlers_hide_is_not_written_before_they_have_seen_it(
 
 
 def test_a_parallel_round_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connectagent.testing.replay.recording import Recording
-    from connectagent.testing.replay.replay import replay
+    from connectagent.replay.recording import Recording
+    from connectagent.replay.replaying import replay
 
     monkeypatch.chdir(tmp_path)
     agent = Shop().agent()

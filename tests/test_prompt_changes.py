@@ -13,9 +13,9 @@ from connectagent.cli.group import cli
 from connectagent.records.bill import bill_of
 from connectagent.records.read import read_record
 from connectagent.records.watched import watched_agents
+from connectagent.replay.replaying import replay
 from connectagent.session.prompt import SystemPrompt, prompt_changes
 from connectagent.testing import ScriptedLLM, bisect
-from connectagent.testing.replay.replay import replay
 
 
 class Adds:

@@ -113,7 +113,7 @@ def test_an_error_of_a_handler_that_is_told_reaches_the_caller_and_nothing_is_se
 
 
 def test_a_recorded_wait_is_replayed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connectagent.testing.replay.replay import replay
+    from connectagent.replay.replaying import replay
 
     monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
     with WireServer(busy(), chat("ok")) as server:

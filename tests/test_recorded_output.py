@@ -29,8 +29,8 @@ from connectagent import (
 )
 from connectagent.cli.group import cli
 from connectagent.models.openai import OpenAILLM
+from connectagent.replay.replaying import replay
 from connectagent.testing import bisect
-from connectagent.testing.replay.replay import replay
 
 PARIS = LLMResponse('{"name": "Paris"}')
 

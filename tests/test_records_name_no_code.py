@@ -24,9 +24,9 @@ from connectagent.cli import main
 from connectagent.cli.group import cli
 from connectagent.errors import ConfigError
 from connectagent.hooks import entry_points
+from connectagent.replay.playing import agent_of
+from connectagent.replay.recording import Recording
 from connectagent.testing import bisect
-from connectagent.testing.replay.playing import agent_of
-from connectagent.testing.replay.recording import Recording
 
 SPELLINGS = ("{folder}/evil.py", "./evil.py", "evil.py", "evil:plugin", "evil_module", "evil", "evil/model")
 EVIL = "from pathlib import Path\nPath({ran!r}).touch()\n"

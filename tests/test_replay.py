@@ -45,9 +45,9 @@ from connectagent import (
 from connectagent.cli import main
 from connectagent.data import LLMRequest
 from connectagent.errors import ConfigError, Pause, Paused
+from connectagent.replay.replaying import Replay, replay
 from connectagent.settings import co_folder, overrides
 from connectagent.testing import NetworkRefused, ScriptedLLM, call, replayed
-from connectagent.testing.replay.replay import Replay, replay
 
 
 class Listening:

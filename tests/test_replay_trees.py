@@ -14,10 +14,10 @@ from tree_random import random_case
 
 from connectagent import Agent, Loop, Parallel, Sequential, ToolCall, ToolRejected, before_each_tool, before_llm
 from connectagent.errors import ConfigError, Pause, Paused
+from connectagent.replay.player import RecordMiss
+from connectagent.replay.recording import Recording
+from connectagent.replay.replaying import Replaying
 from connectagent.testing import ScriptedLLM, call, replayed
-from connectagent.testing.replay.player import RecordMiss
-from connectagent.testing.replay.recording import Recording
-from connectagent.testing.replay.replay import Replaying
 
 RUNS: list[str] = []
 

@@ -37,8 +37,8 @@ from connectagent import (
     tool,
 )
 from connectagent.hooks.handler import known_resources
+from connectagent.replay.replaying import replay
 from connectagent.testing import AgentTester, ScriptedLLM, call
-from connectagent.testing.replay.replay import replay
 
 
 @pytest.fixture(autouse=True)

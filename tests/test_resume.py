@@ -50,8 +50,8 @@ from connectagent.records.locks import is_running, lock
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.records.watched import watched_agents
+from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM, call, conversation_problems
-from connectagent.testing.replay.replay import replay
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
 

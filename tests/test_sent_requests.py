@@ -38,9 +38,9 @@ from connectagent.cli.group import cli
 from connectagent.records.read import read_record
 from connectagent.records.sent import digest
 from connectagent.records.watched import watched_agents
+from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM
 from connectagent.testing.recorded_sessions import keep_record
-from connectagent.testing.replay.replay import replay
 
 PLANS = int(os.environ.get("SENT_PLANS", "25"))
 

@@ -32,9 +32,9 @@ from connectagent.output.rows import UNICODE, rows_of
 from connectagent.records.history import history_of, joined_turns
 from connectagent.records.misfits import misfit
 from connectagent.records.read import read_record
+from connectagent.replay.replaying import replay
 from connectagent.session.state import merge_change, state_change
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.replay.replay import replay
 
 State = dict[str, Any]
 Keys = tuple[str, ...]

@@ -9,8 +9,8 @@ import pytest
 
 from connectagent import Agent, ConfigError, Pause, Paused, Sequential, Tool, ToolRejected, before_each_tool
 from connectagent.cli.failure import commands_to_decide
+from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM, call, conversation_problems
-from connectagent.testing.replay.replay import replay
 
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
 PAID: list[int] = []

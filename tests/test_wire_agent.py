@@ -12,7 +12,7 @@ from wire_driver import MODES, RETRIED, WIRE, Recording, load, recordings, repla
 
 from connectagent import Agent, ProviderError, Retry, Tool, on_error, on_text
 from connectagent.models.sdk import WireLLM
-from connectagent.testing.replay.replay import replay
+from connectagent.replay.replaying import replay
 
 pytestmark = pytest.mark.skipif(not WIRE.is_dir(), reason=f"the recordings are not here: {WIRE}")
 

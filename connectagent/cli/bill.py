@@ -92,8 +92,8 @@ def price_of(entry: dict[str, Any], usage: TokenUsage) -> float | None:
 
 def _without(path: Path, program: str | None, plugins: tuple[str, ...], found: Bill, traceback: bool) -> dict[str, Any]:
     """What the calls would have been without plugins, as far as replay can tell."""
-    from connectagent.testing.replay.recording import Recording
-    from connectagent.testing.replay.without import Resent, key_of
+    from connectagent.replay.recording import Recording
+    from connectagent.replay.without import Resent, key_of
 
     recording = Recording(path)
     for one in plugins:

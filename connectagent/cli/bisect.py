@@ -168,9 +168,9 @@ def maker(path: Path, program: str | None, traceback: bool = False) -> Callable[
         ConfigError, click.UsageError: the record is too long, there is no such script, or it may not be run unless the
             person names it.
     """
+    from connectagent.replay.playing import agent_of
+    from connectagent.replay.recording import Recording
     from connectagent.testing.bisection.case import refuse_long
-    from connectagent.testing.replay.playing import agent_of
-    from connectagent.testing.replay.recording import Recording
 
     refuse_long(path)
     recording = Recording(path)

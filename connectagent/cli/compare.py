@@ -61,9 +61,9 @@ def compare(records: tuple[str, ...], agent: str | None, as_json: bool, tracebac
 
 
 def _compared(paths: list[Path], program: str | None, traceback: bool, options: dict[str, Any]) -> Any:
+    from connectagent.replay.sandbox import sandboxed
     from connectagent.testing.bisection.case import Case, Spent
     from connectagent.testing.bisection.comparison import Comparing, Comparison
-    from connectagent.testing.replay.sandbox import sandboxed
 
     what, symptom = _symptom(options)
     spent, model = Spent(), options["model"]

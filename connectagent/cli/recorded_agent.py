@@ -21,8 +21,8 @@ from connectagent.output.text import visible
 @contextlib.contextmanager
 def offline(live_tools: bool = False) -> Iterator[None]:
     """Meanwhile there is no network, unless tools run, and plugins write into a copy of `.co`."""
+    from connectagent.replay.sandbox import sandboxed
     from connectagent.testing import no_network
-    from connectagent.testing.replay.sandbox import sandboxed
 
     with sandboxed(), contextlib.nullcontext() if live_tools else no_network():
         yield
@@ -55,7 +55,7 @@ def is_demo(head: dict[str, Any]) -> bool:
 def agent_in(program: str, name: str, traceback: bool) -> Any:
     """The script's agent with the record's name, else the agent that `run` would take; None where it makes none."""
     from connectagent.agents.agent import Agent
-    from connectagent.testing.replay.sandbox import WouldRun, only_made
+    from connectagent.replay.sandbox import WouldRun, only_made
 
     found = None
     try:

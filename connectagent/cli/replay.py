@@ -103,7 +103,7 @@ def paths_of(named: tuple[str, ...], every: bool, agent: str | None) -> list[Pat
 
 def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, several: bool) -> tuple[Path, Any]:
     """A record with its comparison; where several are replayed, an error is its outcome."""
-    from connectagent.testing.replay.recording import Recording
+    from connectagent.replay.recording import Recording
 
     try:
         recording = Recording(path)
@@ -125,8 +125,8 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
 
 def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool, several: bool) -> Any:
     from connectagent.agents.plugin_changes import differences
-    from connectagent.testing.replay.playing import agent_of
-    from connectagent.testing.replay.replay import replay as play
+    from connectagent.replay.playing import agent_of
+    from connectagent.replay.replaying import replay as play
 
     if program is None and is_demo(recording.head):
         return _played_demo(recording, live_tools)
@@ -144,7 +144,7 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
 def _played_demo(recording: Any, live_tools: bool) -> Any:
     """The demo again, with its plugins, without what they print: each run shows every hook."""
     from connectagent.cli.demo import demo_agent
-    from connectagent.testing.replay.replay import replay as play
+    from connectagent.replay.replaying import replay as play
 
     with contextlib.redirect_stdout(io.StringIO()):
         return play(recording, demo_agent(), live_tools=live_tools)

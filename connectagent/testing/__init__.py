@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+from connectagent.replay.network import NetworkRefused, no_network
 from connectagent.testing.bisection import Cause, Finding, bisect
-from connectagent.testing.network import NetworkRefused, no_network
 from connectagent.testing.plugin_tester.faults import Fault
 from connectagent.testing.plugin_tester.tester import AgentTester, Checked, PluginFaults
 from connectagent.testing.recorded_sessions import Recorded, Replayed, recording, replayed

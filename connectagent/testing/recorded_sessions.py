@@ -20,15 +20,15 @@ from connectagent.records.lines import entry_of
 from connectagent.records.paths import safe_name
 from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
+from connectagent.replay.network import no_network
+from connectagent.replay.outcome import Replay
+from connectagent.replay.playing import agent_of
+from connectagent.replay.recording import Recording
+from connectagent.replay.replaying import Replaying, replay
+from connectagent.replay.sandbox import sandboxed
 from connectagent.settings import override, setting
 from connectagent.settings.allowed import OFF
-from connectagent.testing.network import no_network
 from connectagent.testing.recorder import HookRecorder
-from connectagent.testing.replay.outcome import Replay
-from connectagent.testing.replay.playing import agent_of
-from connectagent.testing.replay.recording import Recording
-from connectagent.testing.replay.replay import Replaying, replay
-from connectagent.testing.replay.sandbox import sandboxed
 
 
 class Replayed(Replay):

@@ -13,9 +13,9 @@ from connectagent.errors import ConfigError, did_you_mean
 from connectagent.hooks.files import module_from_path
 from connectagent.output.rows import call_text
 from connectagent.output.text import visible
+from connectagent.replay.compare import final_calls
 from connectagent.session.journal import is_aside
 from connectagent.session.messages import text_of
-from connectagent.testing.replay.compare import final_calls
 
 MOST_SEEN = 8  # of what a record shows instead, in an error
 

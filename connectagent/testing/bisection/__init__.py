@@ -11,11 +11,11 @@ from typing import Any
 from connectagent.agents.agent import Agent
 from connectagent.agents.resume import is_record
 from connectagent.errors import ConfigError, did_you_mean
+from connectagent.replay.sandbox import sandboxed
 from connectagent.testing.bisection.case import Case, Spent
 from connectagent.testing.bisection.finding import Cause, Finding
 from connectagent.testing.bisection.search import HANDLERS, PLUGINS, PROMPT, Bisection
 from connectagent.testing.bisection.versions import Search, Versions, in_a_process
-from connectagent.testing.replay.sandbox import sandboxed
 from connectagent.testing.symptoms import symptom
 
 __all__ = ["Cause", "Finding", "bisect"]

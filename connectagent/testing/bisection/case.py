@@ -16,15 +16,15 @@ from connectagent.records.own import why_not_own
 from connectagent.records.read import count_calls, read_lazily, refuse_odd
 from connectagent.records.sent import canonical
 from connectagent.records.watched import WatchedAgent, watched_agents
+from connectagent.replay.answers import model_answer
+from connectagent.replay.network import no_network
+from connectagent.replay.player import RecordEnds
+from connectagent.replay.recording import Recording
+from connectagent.replay.runs import Run, runs_of
 from connectagent.session.journal import is_aside
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
 from connectagent.testing.bisection.keys import RecordedKeys
-from connectagent.testing.network import no_network
-from connectagent.testing.replay.answers import model_answer
-from connectagent.testing.replay.player import RecordEnds
-from connectagent.testing.replay.recording import Recording
-from connectagent.testing.replay.runs import Run, runs_of
 from connectagent.testing.symptoms import Symptom
 
 ANEW = ("calls", "says", "function")  # the kinds of symptoms that may be the model's own doing

@@ -10,10 +10,10 @@ from connectagent.agents.agent import Agent
 from connectagent.agents.runtime import default, for_new_agents
 from connectagent.errors import ConnectAgentError
 from connectagent.hooks.handler import Handler
+from connectagent.replay.network import no_network
+from connectagent.replay.replaying import replay
+from connectagent.replay.sandbox import sandboxed
 from connectagent.testing.ddmin import smallest
-from connectagent.testing.network import no_network
-from connectagent.testing.replay.replay import replay
-from connectagent.testing.replay.sandbox import sandboxed
 
 
 def blamed(record: Path, make: Callable[[], Agent]) -> str:

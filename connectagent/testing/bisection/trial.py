@@ -17,13 +17,13 @@ from connectagent.errors import ConnectAgentError
 from connectagent.hooks.entry_points import check_required
 from connectagent.hooks.handler import Handler
 from connectagent.loop.output import Asked
+from connectagent.replay.player import Player, RecordedTools
+from connectagent.replay.playing import Named, Playing
+from connectagent.replay.recording import RecordedTurn
+from connectagent.replay.runs import Run
 from connectagent.session.snapshot import clone
 from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold
 from connectagent.testing.bisection.keys import LiveKeys
-from connectagent.testing.replay.player import Player, RecordedTools
-from connectagent.testing.replay.playing import Named, Playing
-from connectagent.testing.replay.recording import RecordedTurn
-from connectagent.testing.replay.runs import Run
 from connectagent.tools.tool import Tool
 
 Edit = Callable[[list[Message]], list[Message]]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from connectagent.data import TraceEntry
-from connectagent.testing.replay.recording import PROGRAM, RecordedTurn
+from connectagent.replay.recording import PROGRAM, RecordedTurn
 from connectagent.testing.reports.trying import Shown
 from connectagent.testing.symptoms import Symptom, symptom
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from connectagent.errors import ConfigError, PluginError
 from connectagent.records.read import ODD
+from connectagent.replay.recording import RecordedTurn
 from connectagent.testing.ddmin import ddmin
-from connectagent.testing.replay.recording import RecordedTurn
 from connectagent.testing.reports import session
 from connectagent.testing.reports.environment import environment
 from connectagent.testing.reports.failure import is_same, last_failure, turns_that_show

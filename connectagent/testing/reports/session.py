@@ -13,12 +13,12 @@ from connectagent.data import TraceEntry
 from connectagent.records.misfits import refuse_odd_lines
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.yaml_lines import json_line, scalar
+from connectagent.replay.inside import turns_inside
+from connectagent.replay.recording import PROGRAM, RecordedTurn, Recording, Watched, checked_data
+from connectagent.replay.runs import CHANGES
 from connectagent.session.journal import BEGAN
 from connectagent.session.moments import Moment
 from connectagent.session.observers import OWN
-from connectagent.testing.replay.inside import turns_inside
-from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Watched, checked_data
-from connectagent.testing.replay.runs import CHANGES
 
 Tree = dict[str, Any]
 """`head`: the keys above the turns. `turns`: `{"place", "before", "entries", "end"}` each.

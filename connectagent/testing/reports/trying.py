@@ -13,9 +13,9 @@ from connectagent.agents.agent import Agent
 from connectagent.data import TraceEntry
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.text import describe
-from connectagent.testing.replay.player import Player, RecordEnds
-from connectagent.testing.replay.playing import Playing, agent_of
-from connectagent.testing.replay.recording import Recording
+from connectagent.replay.player import Player, RecordEnds
+from connectagent.replay.playing import Playing, agent_of
+from connectagent.replay.recording import Recording
 from connectagent.testing.symptoms import Symptom
 from connectagent.tools.tool import Tool
 

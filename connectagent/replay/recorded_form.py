@@ -8,8 +8,8 @@ from connectagent.data import LLMResponse, Message
 from connectagent.errors import OutputError
 from connectagent.loop.output import Asked, Form
 from connectagent.models.json_schema import class_of
+from connectagent.replay.recording import RecordedTurn
 from connectagent.session.observers import OWN
-from connectagent.testing.replay.recording import RecordedTurn
 
 
 class RecordedForm(Form):

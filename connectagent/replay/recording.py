@@ -14,12 +14,12 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.misfits import refuse_odd_lines
 from connectagent.records.read import read_lazily, refuse_odd, require_agent
 from connectagent.records.sent import SentSoFar
+from connectagent.replay.runs import CHANGES, RESUME, Run, ended_bodies, repeated, runs_of
 from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, LINES, is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.prompt import prompt_changes
 from connectagent.session.snapshot import By, clone
-from connectagent.testing.replay.runs import CHANGES, RESUME, Run, ended_bodies, repeated, runs_of
 
 PROGRAM = "(program)"  # the plugin, in `by`, of the code that uses the agent
 _ASIDE = tuple(LINES)  # lines that only the record has

@@ -17,10 +17,7 @@ from connectagent.errors import Paused
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import describe
 from connectagent.records.sent import canonical
-from connectagent.session.history import History
-from connectagent.session.moments import Moment
-from connectagent.session.snapshot import clone
-from connectagent.testing.replay.compare import (
+from connectagent.replay.compare import (
     Divergence,
     changed_calls,
     compared,
@@ -28,11 +25,14 @@ from connectagent.testing.replay.compare import (
     first_difference,
     new_errors,
 )
-from connectagent.testing.replay.inside import InnerPlayer, turns_inside
-from connectagent.testing.replay.outcome import Replay
-from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss
-from connectagent.testing.replay.playing import Playing, agent_of
-from connectagent.testing.replay.recording import RecordedTurn, Recording, Sent, conversation_of
+from connectagent.replay.inside import InnerPlayer, turns_inside
+from connectagent.replay.outcome import Replay
+from connectagent.replay.player import Player, RecordEnds, RecordMiss
+from connectagent.replay.playing import Playing, agent_of
+from connectagent.replay.recording import RecordedTurn, Recording, Sent, conversation_of
+from connectagent.session.history import History
+from connectagent.session.moments import Moment
+from connectagent.session.snapshot import clone
 
 
 def replay(

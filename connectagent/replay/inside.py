@@ -11,10 +11,10 @@ from connectagent.data import TraceEntry
 from connectagent.records.history import inside_begun, parts_of, turn_of, void_entries
 from connectagent.records.read import own_entries, refuse_odd
 from connectagent.records.sent import SentSoFar, canonical
+from connectagent.replay.player import Player
+from connectagent.replay.recording import RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
+from connectagent.replay.runs import ended_bodies, runs_of
 from connectagent.session.journal import ABANDONED, BEGAN, WITHHELD
-from connectagent.testing.replay.player import Player
-from connectagent.testing.replay.recording import RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
-from connectagent.testing.replay.runs import ended_bodies, runs_of
 
 Turns = dict[str, RecordedTurn]
 _OF_TOOL = re.compile(r"/tool\d+/turn:")  # in an id: a tool asked for the turn, and tools do not run

@@ -9,8 +9,8 @@ from typing import Any
 
 from connectagent.agents.agent import Agent
 from connectagent.data import TraceEntry
-from connectagent.testing.replay.compare import Call, Divergence
-from connectagent.testing.replay.requests import Request
+from connectagent.replay.compare import Call, Divergence
+from connectagent.replay.requests import Request
 
 
 @dataclass

@@ -13,10 +13,10 @@ from connectagent.data import Message, TraceEntry
 from connectagent.output.rows import call_text
 from connectagent.output.text import actor_with_place, visible
 from connectagent.records.sent import canonical
+from connectagent.replay.recording import Sent
 from connectagent.session.journal import only_says_stopped
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
-from connectagent.testing.replay.recording import Sent
 
 MOST_LINES = 12  # of a diff
 

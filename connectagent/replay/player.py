@@ -20,16 +20,16 @@ from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
 from connectagent.loop.ending import Ending
 from connectagent.records.sent import canonical
+from connectagent.replay.answers import model_answer, run_outcome
+from connectagent.replay.recorded_check import RecordedCheck
+from connectagent.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
+from connectagent.replay.requests import Requests
+from connectagent.replay.runs import Run
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import LOST_UPDATE, is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import clone
-from connectagent.testing.replay.answers import model_answer, run_outcome
-from connectagent.testing.replay.recorded_check import RecordedCheck
-from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
-from connectagent.testing.replay.requests import Requests
-from connectagent.testing.replay.runs import Run
 from connectagent.tools.arguments import Check, NotedCheck
 from connectagent.tools.registry import ToolRegistry, collect_tools
 from connectagent.tools.tool import Tool

@@ -10,11 +10,11 @@ from connectagent.agents.agent import Agent
 from connectagent.agents.resume import resume
 from connectagent.errors import Paused
 from connectagent.records.write import new_log
+from connectagent.replay.player import Player, RecordEnds, apply_change
+from connectagent.replay.recorded_form import RecordedForm
+from connectagent.replay.recording import PROGRAM, RecordedTurn, Recording
+from connectagent.replay.runs import Run, runs_of
 from connectagent.session.snapshot import clone
-from connectagent.testing.replay.player import Player, RecordEnds, apply_change
-from connectagent.testing.replay.recorded_form import RecordedForm
-from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording
-from connectagent.testing.replay.runs import Run, runs_of
 
 
 def agent_of(recording: Recording, plugins: Any = None, **options: Any) -> Agent:

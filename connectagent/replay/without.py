@@ -6,9 +6,9 @@ from typing import Any
 
 from connectagent.agents.agent import Agent
 from connectagent.data import TraceEntry
-from connectagent.testing.replay.player import Player
-from connectagent.testing.replay.recording import Recording, Sent
-from connectagent.testing.replay.replay import Replaying
+from connectagent.replay.player import Player
+from connectagent.replay.recording import Recording, Sent
+from connectagent.replay.replaying import Replaying
 
 Key = tuple[str, Any]
 

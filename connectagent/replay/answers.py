@@ -9,8 +9,8 @@ from connectagent.data import LLMResponse, TraceEntry
 from connectagent.errors import ToolRejected
 from connectagent.loop.beside import RUNS_ON
 from connectagent.loop.stored import stored_response
+from connectagent.replay.runs import Run
 from connectagent.session.raised import model_error, tool_error
-from connectagent.testing.replay.runs import Run
 
 _BY_JSON = {"dict": dict, "list": list, "int": int, "float": float, "bool": bool}
 
