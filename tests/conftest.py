@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from entry_types import checked
 
-from connectagent.cli.script import NAME
+from connectagent.commands.script import NAME
 from connectagent.models.output_forms import forget
 from connectagent.settings import overrides
 

@@ -31,7 +31,8 @@ ROOT = Path(__file__).parents[1]
 # What nearly every program loads; no module of this project's tests.
 USED = ("connectagent.cli.run", "connectagent.cli.summary", "connectagent.cli.group", "connectagent.builtin.console")
 USED += ("connectagent.builtin.textlog", "connectagent.models.offline", "connectagent.agents.agent", "pydantic")
-USED += ("connectagent.cli.recorded_agent", "connectagent.cli.replay", "connectagent.records.history", "rich.markdown")
+USED += ("connectagent.commands.recorded_agent", "connectagent.cli.replay", "connectagent.records.history")
+USED += ("rich.markdown",)
 USED += ("importlib.metadata", "rich.console", "rich.live", "rich.text", "yaml", "docstring_parser", "genai_prices")
 
 

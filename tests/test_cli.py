@@ -13,7 +13,7 @@ import pytest
 
 from connectagent import __version__
 from connectagent.cli.commands import COMMANDS
-from connectagent.cli.failure import lines_of
+from connectagent.commands.failure import lines_of
 from connectagent.hooks.specs import HOOKS, PARAMETERS
 from connectagent.models.names import PROVIDERS
 

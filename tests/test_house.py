@@ -31,6 +31,7 @@ FLOORS = [
     ["agents"],
     ["replay"],
     ["builtin", "testing", "__init__"],
+    ["commands"],
     ["cli"],
     ["__main__"],
 ]
@@ -43,7 +44,8 @@ LATER = (
     *HEAVY,
     *("asyncio", "csv", "datetime", "difflib", "email", "hashlib", "importlib.metadata", "mimetypes", "platform"),
     *("random", "secrets", "shutil", "socket", "sqlite3", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
-    *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "replay", "testing")),
+    *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "commands")),
+    *(f"connectagent.{name}" for name in ("replay", "testing")),
     *("connectagent.hooks.distributions", "connectagent.settings.allowed"),
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),
     *(f"connectagent.models.{name}" for name in ("anthropic_cache", "attempts", "files", "openai_stream", "responses")),

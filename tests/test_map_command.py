@@ -18,7 +18,7 @@ import pytest
 from terminals import terminal
 
 from connectagent.cli.group import invoke
-from connectagent.cli.written import lines_into
+from connectagent.commands.written import lines_into
 from connectagent.settings import overrides
 
 SCRIPT = """
@@ -301,7 +301,7 @@ def test_a_full_disk_is_told_before_anything_is_spent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(".")._replace(free=4096)
-    monkeypatch.setattr("connectagent.cli.written.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("connectagent.commands.written.shutil.disk_usage", lambda path: usage)
     Path("p.txt").write_text("one\n")
     assert co("p.txt", "-o", "out.jsonl") == 1 and calls() == 0
     assert "-o 'out.jsonl' cannot be written: the disk is full; free some, or name another file" in (

@@ -178,7 +178,7 @@ def test_a_prompt_and_settings_that_were_written_on_windows(written: Any, monkey
     ],
 )
 def test_prompts_that_were_written_on_windows(written: Any, name: str, text: str) -> None:
-    from connectagent.cli.prompts import read
+    from connectagent.commands.prompts import read
 
     assert [line.prompt for line in read(str(written(name, text)), None)] == ["One é", "Two"]
 
@@ -186,7 +186,7 @@ def test_prompts_that_were_written_on_windows(written: Any, name: str, text: str
 def test_prompts_from_a_pipe_that_were_written_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
-    from connectagent.cli.prompts import read
+    from connectagent.commands.prompts import read
 
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{BOM}One\r\n{BOM}Two\r\n"))
     assert [line.prompt for line in read("-", None)] == ["One", f"{BOM}Two"]
@@ -232,7 +232,7 @@ def test_sessions_that_differ_in_agent_or_key_have_files_that_differ_where_case_
 def test_a_script_on_another_drive_is_named_whole(monkeypatch: pytest.MonkeyPatch, drives: bool) -> None:
     from types import ModuleType
 
-    from connectagent.cli.script import shown
+    from connectagent.commands.script import shown
     from connectagent.errors import short_path
 
     def relpath(path: Any, start: Any = None) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from connectagent.cli import main
 from connectagent.cli.group import cli
-from connectagent.cli.plugin_options import AgentCommand
+from connectagent.commands.plugin_options import AgentCommand
 from connectagent.settings import overrides
 
 

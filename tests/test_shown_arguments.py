@@ -18,7 +18,7 @@ from connectagent_shellhooks.settings import Hook
 
 from connectagent import Agent, Pause, Paused, ToolCall, before_each_tool
 from connectagent.builtin import trust
-from connectagent.cli import failure
+from connectagent.commands import failure
 from connectagent.output.text import arguments_text
 from connectagent.testing import ScriptedLLM, call
 
@@ -168,7 +168,7 @@ def test_json_text_is_json() -> None:
 
 
 SHOWING = (
-    *("connectagent/builtin/trust.py", "connectagent/output/rows.py", "connectagent/cli/failure.py"),
+    *("connectagent/builtin/trust.py", "connectagent/output/rows.py", "connectagent/commands/failure.py"),
     "plugins/connectagent-approve/connectagent_approve/__init__.py",
     "plugins/connectagent-notify/connectagent_notify/__init__.py",
     *(

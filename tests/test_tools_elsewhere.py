@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, ConfigError, Pause, Paused, Sequential, Tool, ToolRejected, before_each_tool
-from connectagent.cli.failure import commands_to_decide
+from connectagent.commands.failure import commands_to_decide
 from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from connectagent.cli.failure import plain
+from connectagent.commands.failure import plain
 from connectagent.errors import ConfigError
 from connectagent.settings import asked_by, project_file
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from connectagent.cli import recorded_agent, script
-from connectagent.cli.failure import usage_error
-from connectagent.cli.log.reading import (
+from connectagent.commands import recorded_agent, script
+from connectagent.commands.failure import usage_error
+from connectagent.commands.plugin_options import plugin_option
+from connectagent.commands.tables import (
     Column,
     cost_text,
     echo,
@@ -21,8 +22,7 @@ from connectagent.cli.log.reading import (
     show_table,
     sum_text,
 )
-from connectagent.cli.plugin_options import plugin_option
-from connectagent.cli.usage import WholeNumber
+from connectagent.commands.usage import WholeNumber
 from connectagent.data import TokenUsage
 from connectagent.errors import ConfigError, HandlerError, PluginError, did_you_mean
 from connectagent.hooks.entry_points import normalized

@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from connectagent.cli import recorded_agent, script
-from connectagent.cli.failure import usage_error
-from connectagent.cli.log.reading import echo, echo_json
-from connectagent.cli.plugin_options import plugin_option
-from connectagent.cli.usage import WholeNumber
+from connectagent.commands import recorded_agent, script
+from connectagent.commands.failure import usage_error
+from connectagent.commands.plugin_options import plugin_option
+from connectagent.commands.tables import echo, echo_json
+from connectagent.commands.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError, did_you_mean
 from connectagent.output.masking import mask
 from connectagent.output.rows import many

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from connectagent.cli.log.reading import (
+from connectagent.cli.view.changes import changes_of
+from connectagent.commands.tables import (
     Column,
     data_text,
     echo,
@@ -19,7 +20,6 @@ from connectagent.cli.log.reading import (
     show_table,
     terminal,
 )
-from connectagent.cli.view.changes import changes_of
 from connectagent.errors import ConfigError, did_you_mean
 from connectagent.output.rows import first_line
 from connectagent.output.text import actor, actor_with_place, clean, visible

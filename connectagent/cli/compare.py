@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from connectagent.cli import replay, script
+from connectagent.cli import replay
 from connectagent.cli.bisect import INTERRUPTED, maker, progress_line, silent
-from connectagent.cli.failure import usage_error
-from connectagent.cli.log.reading import echo, echo_json
-from connectagent.cli.plugin_options import plugin_option
-from connectagent.cli.usage import WholeNumber
+from connectagent.commands import script
+from connectagent.commands.failure import usage_error
+from connectagent.commands.plugin_options import plugin_option
+from connectagent.commands.tables import echo, echo_json
+from connectagent.commands.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError
 from connectagent.output.masking import mask
 from connectagent.settings import override, overrides

@@ -9,8 +9,8 @@ from typing import TypedDict
 import click
 
 from connectagent.agents.decisions import waiting_in
-from connectagent.cli.failure import call_line, usage_error
-from connectagent.cli.plugin_options import AgentCommand
+from connectagent.commands.failure import call_line, usage_error
+from connectagent.commands.plugin_options import AgentCommand
 from connectagent.data import Wait
 from connectagent.errors import ConfigError
 from connectagent.output.typed import can_ask, forget_typed

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from connectagent import hooks
-from connectagent.cli import failure
+from connectagent.commands import failure
 from connectagent.data import LLMRequest, LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import cut
 from connectagent.output.rows import call_text, many

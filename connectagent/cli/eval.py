@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from connectagent.agents.batch import BatchLimits
-from connectagent.cli import prompts, script
 from connectagent.cli.eval_table import show
 from connectagent.cli.eval_variants import CHECKS, Variant, state_name, variants_of
-from connectagent.cli.failure import usage_error
 from connectagent.cli.map import Progress
-from connectagent.cli.plugin_options import AgentCommand
-from connectagent.cli.written import check_written, write_text
+from connectagent.commands import prompts, script
+from connectagent.commands.failure import usage_error
+from connectagent.commands.plugin_options import AgentCommand
+from connectagent.commands.written import check_written, write_text
 from connectagent.errors import BatchStopped, cut, did_you_mean
 from connectagent.settings import overrides
 from connectagent.testing import evals

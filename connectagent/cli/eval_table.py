@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from connectagent.cli.failure import plain
+from connectagent.commands.failure import plain
 from connectagent.errors import cut, short_path
 from connectagent.output.rows import Row, many, price, tokens
 from connectagent.output.terminal import Terminal

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import click
 
 import connectagent
-from connectagent.cli.failure import usage_error
-from connectagent.cli.plugin_options import AgentCommand, options_of, with_given
-from connectagent.cli.script import placed
-from connectagent.cli.usage import refuse_repeats
+from connectagent.commands.failure import usage_error
+from connectagent.commands.plugin_options import AgentCommand, options_of, with_given
+from connectagent.commands.script import placed
+from connectagent.commands.usage import refuse_repeats
 from connectagent.settings import overrides
 
 _NAMED = re.compile(r"([^\s=-][^=]*)=(.*)", re.DOTALL)

@@ -12,8 +12,8 @@ import click
 
 from connectagent import __version__
 from connectagent.cli.commands import COMMANDS, GROUPS
-from connectagent.cli.failure import flush_output, plain, show
-from connectagent.cli.usage import Group
+from connectagent.commands.failure import flush_output, plain, show
+from connectagent.commands.usage import Group
 from connectagent.output.masking import current
 
 COMPLETE = "_CONNECTAGENT_COMPLETE"  # set by the shell's completion, as click names it

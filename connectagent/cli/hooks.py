@@ -7,8 +7,8 @@ import re
 
 import click
 
-from connectagent.cli.failure import plain, usage_error
-from connectagent.cli.plugin_options import plugin_option
+from connectagent.commands.failure import plain, usage_error
+from connectagent.commands.plugin_options import plugin_option
 from connectagent.errors import did_you_mean
 
 TITLES = {

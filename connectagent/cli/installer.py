@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from connectagent.cli.failure import plain, usage_error
+from connectagent.commands.failure import plain, usage_error
 from connectagent.errors import PluginError
 
 

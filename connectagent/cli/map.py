@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connectagent.agents.batch import Batch, BatchLimits
-from connectagent.cli import prompts as prompts_of
-from connectagent.cli import script
-from connectagent.cli.failure import commands_to_decide, plain, usage_error
-from connectagent.cli.plugin_options import AgentCommand
-from connectagent.cli.written import check_written, lines_into
+from connectagent.commands import prompts as prompts_of
+from connectagent.commands import script
+from connectagent.commands.failure import commands_to_decide, plain, usage_error
+from connectagent.commands.plugin_options import AgentCommand
+from connectagent.commands.written import check_written, lines_into
 from connectagent.errors import BatchStopped, Paused, short_path
 from connectagent.output.rows import Row, duration, many, price, tokens
 from connectagent.settings import overrides

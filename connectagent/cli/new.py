@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from connectagent.cli.failure import usage_error
+from connectagent.commands.failure import usage_error
 from connectagent.errors import did_you_mean
 
 PYPROJECT = """\

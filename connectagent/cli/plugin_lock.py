@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from connectagent.cli import script
-from connectagent.cli.failure import plain, usage_error
-from connectagent.cli.plugin_options import AgentCommand
+from connectagent.commands import script
+from connectagent.commands.failure import plain, usage_error
+from connectagent.commands.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.hooks import sources
 from connectagent.output.masking import mask

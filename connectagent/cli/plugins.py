@@ -8,16 +8,17 @@ from typing import Any
 
 import click
 
-from connectagent.cli import installer, script
+from connectagent.cli import installer
 from connectagent.cli.core_check import core_problems
-from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_check import LIMIT_S, check
 from connectagent.cli.plugin_lock import lock
-from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
-from connectagent.cli.usage import Group
+from connectagent.commands import script
+from connectagent.commands.failure import plain, usage_error
+from connectagent.commands.plugin_options import AgentCommand
+from connectagent.commands.usage import Group
 from connectagent.errors import PluginError
 from connectagent.hooks.entry_points import Installed, normalized, unknown
 from connectagent.hooks.own import hooks_of

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from connectagent.cli import script
-from connectagent.cli.failure import usage_error
-from connectagent.cli.log.reading import Column, echo, echo_json, show_table
-from connectagent.cli.plugin_options import plugin_option
-from connectagent.cli.recorded_agent import agent_in, is_demo, offline, script_of
 from connectagent.cli.replay_report import is_report, replay_reports
+from connectagent.commands import script
+from connectagent.commands.failure import usage_error
+from connectagent.commands.plugin_options import plugin_option
+from connectagent.commands.recorded_agent import agent_in, is_demo, offline, script_of
+from connectagent.commands.tables import Column, echo, echo_json, show_table
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import actor, actor_with_place, visible

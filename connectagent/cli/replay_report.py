@@ -12,9 +12,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from connectagent.cli.failure import usage_error
-from connectagent.cli.log.reading import echo, echo_json
-from connectagent.cli.recorded_agent import offline
+from connectagent.commands.failure import usage_error
+from connectagent.commands.recorded_agent import offline
+from connectagent.commands.tables import echo, echo_json
 from connectagent.errors import ConfigError, HandlerError, PluginError, short_path
 from connectagent.hooks.options import from_text
 from connectagent.output.text import visible

@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from connectagent.cli import script
-from connectagent.cli.failure import usage_error
-from connectagent.cli.log.reading import echo
-from connectagent.cli.plugin_options import plugin_option
-from connectagent.cli.recorded_agent import agent_in, offline, script_of
 from connectagent.cli.replay_report import check_apart, is_report
+from connectagent.commands import script
+from connectagent.commands.failure import usage_error
+from connectagent.commands.plugin_options import plugin_option
+from connectagent.commands.recorded_agent import agent_in, offline, script_of
+from connectagent.commands.tables import echo
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.text import visible
 from connectagent.records.find import find_record

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from connectagent.cli import script
 from connectagent.cli.decide import DecidingCommand, decision_of
-from connectagent.cli.failure import usage_error
+from connectagent.commands import script
+from connectagent.commands.failure import usage_error
 from connectagent.errors import ConfigError, short_path
 from connectagent.records.find import find_record
 from connectagent.records.read import read_ends

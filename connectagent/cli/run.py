@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from connectagent.cli import script
-from connectagent.cli.failure import answer, usage_error
-from connectagent.cli.plugin_options import AgentCommand
-from connectagent.cli.usage import WholeNumber
+from connectagent.commands import script
+from connectagent.commands.failure import answer, usage_error
+from connectagent.commands.plugin_options import AgentCommand
+from connectagent.commands.usage import WholeNumber
 from connectagent.settings import enabled, overrides
 
 _GIVE_IT = "give it in quotes after the script, or pipe it in"

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from connectagent.cli import failure, script
 from connectagent.cli.chat.lines import is_terminal
 from connectagent.cli.chat.showing import Screen, View
 from connectagent.cli.chat.talk import Chat
-from connectagent.cli.plugin_options import AgentCommand
+from connectagent.commands import failure, script
+from connectagent.commands.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, short_path
 from connectagent.hooks.markers import marks_of
 from connectagent.output.rows import Row, first_line, many

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from connectagent.cli import failure
+from connectagent.commands import failure
 from connectagent.errors import Paused, cut
 from connectagent.hooks.markers import around_llm, around_tool, around_turn, on_text, on_trace
 from connectagent.output import masking

@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from connectagent.cli import failure
 from connectagent.cli.chat.commands import Commands, parse
 from connectagent.cli.chat.lines import Lines, is_terminal
 from connectagent.cli.chat.showing import View
+from connectagent.commands import failure
 from connectagent.data import Image, Wait
 from connectagent.errors import Paused
 from connectagent.output.masking import current

@@ -10,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from connectagent.cli.usage import Group
+from connectagent.commands.usage import Group
 
 _COMMANDS = {
     "list": "listing",

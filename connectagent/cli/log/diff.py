@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
-from connectagent.cli.log.reading import data_text
+from connectagent.commands.tables import data_text
 from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record

@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
-from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
 from connectagent.cli.view.page import page_parts
+from connectagent.commands.tables import cost_text, data_text, local_time, number_of, plain_value
 from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from connectagent.cli.failure import usage_error
 from connectagent.cli.log.inside import agent_of, kind_of, turns_of
-from connectagent.cli.log.reading import agent_option, each
+from connectagent.commands.failure import usage_error
+from connectagent.commands.tables import agent_option, each
 from connectagent.output.text import visible
 from connectagent.records.read import read_record
 from connectagent.session.journal import LINES

@@ -6,7 +6,7 @@ from itertools import islice
 
 import click
 
-from connectagent.cli.log.reading import (
+from connectagent.commands.tables import (
     Column,
     agent_option,
     cost_text,

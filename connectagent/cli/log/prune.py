@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from connectagent.cli.log.reading import each
-from connectagent.cli.usage import WholeNumber
+from connectagent.commands.tables import each
+from connectagent.commands.usage import WholeNumber
 from connectagent.errors import ConfigError
 from connectagent.output.text import visible
 from connectagent.records.find import records_folder

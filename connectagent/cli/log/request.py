@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from connectagent.cli.log.reading import echo_json, json_option, record_argument, terminal
-from connectagent.cli.usage import WholeNumber
+from connectagent.commands.tables import echo_json, json_option, record_argument, terminal
+from connectagent.commands.usage import WholeNumber
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, many
 from connectagent.output.text import actor, visible

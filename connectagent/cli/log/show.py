@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
-from connectagent.cli.log.reading import (
+from connectagent.cli.log.tree import Node, show_tree
+from connectagent.commands.tables import (
     cost_text,
     data_text,
     echo_json,
@@ -22,7 +23,6 @@ from connectagent.cli.log.reading import (
     sum_text,
     terminal,
 )
-from connectagent.cli.log.tree import Node, show_tree
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, call_text, duration, spent_texts
 from connectagent.output.text import actor, actor_with_place

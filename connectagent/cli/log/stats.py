@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from connectagent.cli.log.inside import Inside
-from connectagent.cli.log.reading import (
+from connectagent.commands.tables import (
     Column,
     agent_option,
     cost_text,

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from connectagent.cli.log.inside import agent_of
-from connectagent.cli.log.reading import record_argument, terminal
 from connectagent.cli.summary import Summary
-from connectagent.cli.usage import WholeNumber
+from connectagent.commands.tables import record_argument, terminal
+from connectagent.commands.usage import WholeNumber
 from connectagent.output.rows import Row
 from connectagent.output.text import visible
 from connectagent.records.find import find_record

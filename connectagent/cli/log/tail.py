@@ -13,7 +13,7 @@ import click
 
 from connectagent.cli.group import stdout_is_gone
 from connectagent.cli.log.inside import agent_of, turns_of
-from connectagent.cli.log.reading import cost_text, number_of, record_argument, rows, sum_text, terminal
+from connectagent.commands.tables import cost_text, number_of, record_argument, rows, sum_text, terminal
 from connectagent.output.rows import Row, duration
 from connectagent.output.text import visible
 from connectagent.records.find import all_records, find_record

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.cli.log.reading import data_text
 from connectagent.cli.view.conversation import content_text
 from connectagent.cli.view.editor import editor_link
 from connectagent.cli.view.rows import excerpt, row_of
+from connectagent.commands.tables import data_text
 from connectagent.output.words import SAME, Piece, word_diff
 from connectagent.records.requests import Request, SentMessage
 from connectagent.records.watched import WatchedAgent

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from connectagent.cli.usage import WholeNumber
+from connectagent.commands.usage import WholeNumber
 from connectagent.output.text import visible
 from connectagent.records.find import find_record, records_folder
 

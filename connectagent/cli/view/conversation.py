@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.cli.log.reading import data_text
 from connectagent.cli.view.rows import excerpt, has_masked
+from connectagent.commands.tables import data_text
 from connectagent.output.words import word_diff
 from connectagent.session.history import Change, History, Line
 from connectagent.session.messages import text_of

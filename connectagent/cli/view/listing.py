@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.cli.log.reading import data_text, number_of
 from connectagent.cli.view.editor import editor_link
 from connectagent.cli.view.rows import excerpt, inner_turn, row_of
+from connectagent.commands.tables import data_text, number_of
 from connectagent.records.amended import retried
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.findings import IDENTITY

@@ -12,11 +12,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from connectagent.cli.log.reading import data_text
 from connectagent.cli.view.changes import changes_of, request_data
 from connectagent.cli.view.conversation import conversation_of, images_of
 from connectagent.cli.view.listing import listing_of, number_lines
 from connectagent.cli.view.rows import fields_of
+from connectagent.commands.tables import data_text
 from connectagent.records.blobs import REFERENCE
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.watched import WatchedAgent, watched_agents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.cli.log.reading import data_text, number_of
+from connectagent.commands.tables import data_text, number_of
 from connectagent.errors import cut
 from connectagent.output.rows import FAILED, UNICODE, call_text, change_text, first_line, rows_of
 from connectagent.output.text import actor

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from connectagent.cli import script
-from connectagent.cli.failure import usage_error
+from connectagent.commands import script
+from connectagent.commands.failure import usage_error
 from connectagent.errors import ConfigError, short_path
 from connectagent.output.text import visible
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from connectagent.cli.failure import usage_error
+from connectagent.commands.failure import usage_error
 from connectagent.errors import did_you_mean
 from connectagent.output.rows import many
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from connectagent.cli.failure import script_is
-from connectagent.cli.plugin_options import plugin_option
+from connectagent.commands.failure import script_is
+from connectagent.commands.plugin_options import plugin_option
 from connectagent.errors import ConfigError, did_you_mean
 from connectagent.hooks.entry_points import MODELS, installed, normalized
 from connectagent.hooks.left_out import for_all, leaves_out
