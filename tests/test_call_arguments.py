@@ -29,7 +29,7 @@ from connectagent import (
     on_trace,
     shadow,
 )
-from connectagent.replay.playing import agent_of as agent_of_record
+from connectagent.replay.playing import agent_from_record as agent_of_record
 from connectagent.replay.recording import Recording
 from connectagent.replay.replaying import replay
 from connectagent.testing import ScriptedLLM, call

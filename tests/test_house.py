@@ -22,7 +22,7 @@ PACKAGE = Path(connectagent.__file__).parent
 PLUGINS = sorted(path.parent for path in PACKAGE.parent.glob("plugins/*/connectagent_*/__init__.py"))
 # The floors, from the ground up: a room imports only from rooms below it, also for types and inside functions.
 FLOORS = [
-    ["stop_reasons"],
+    ["stop_reasons", "lazy"],
     ["errors", "data", "frame"],
     ["session", "tools", "settings"],
     ["hooks", "output"],

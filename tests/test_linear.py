@@ -22,8 +22,8 @@ from connectagent.records.read import read_lazily
 from connectagent.records.requests import Request
 from connectagent.records.watched import watched_agents
 from connectagent.replay.replaying import replay
+from connectagent.replay.request_keys import RecordedKeys
 from connectagent.testing import ScriptedLLM
-from connectagent.testing.bisection.keys import RecordedKeys
 
 SHORT, MIDDLE, LONG = 15, 45, 75
 

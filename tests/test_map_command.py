@@ -358,7 +358,7 @@ def test_ctrl_c_while_a_person_is_asked_says_how_to_end_at_once(folder: Path) ->
 def test_the_line_says_that_the_provider_asks_to_wait() -> None:
     from connectagent import Agent
     from connectagent.agents.batch import Batch, BatchLimits
-    from connectagent.cli.map import Progress
+    from connectagent.commands.progress import Progress
 
     batch = Batch(Agent("a", model="offline"), ["x"], 1, None, BatchLimits(), {})
     progress, batch.running = Progress(2, batch), 1

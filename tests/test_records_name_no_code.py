@@ -24,7 +24,7 @@ from connectagent.cli import main
 from connectagent.cli.group import cli
 from connectagent.errors import ConfigError
 from connectagent.hooks import entry_points
-from connectagent.replay.playing import agent_of
+from connectagent.replay.playing import agent_from_record
 from connectagent.replay.recording import Recording
 from connectagent.testing import bisect
 
@@ -232,7 +232,7 @@ def test_bisect_asks_no_model_that_only_a_record_names(made: list[str], ran: Pat
     mine = record.read_text()
 
     def make() -> Agent:
-        return agent_of(Recording(record), plugins=[adds])
+        return agent_from_record(Recording(record), plugins=[adds])
 
     record.write_text(re.sub(r"^mark: .*\n", "", mine, flags=re.MULTILINE))
     finding = bisect(record, make, "calls work")

@@ -20,7 +20,7 @@ from connectagent.commands.tables import (
     echo_json,
     json_option,
     show_table,
-    sum_text,
+    tokens_text,
 )
 from connectagent.commands.usage import WholeNumber
 from connectagent.data import TokenUsage
@@ -93,6 +93,7 @@ def price_of(entry: dict[str, Any], usage: TokenUsage) -> float | None:
 def _without(path: Path, program: str | None, plugins: tuple[str, ...], found: Bill, traceback: bool) -> dict[str, Any]:
     """What the calls would have been without plugins, as far as replay can tell."""
     from connectagent.replay.recording import Recording
+    from connectagent.replay.sandbox import offline
     from connectagent.replay.without import Resent, key_of
 
     recording = Recording(path)
@@ -103,8 +104,8 @@ def _without(path: Path, program: str | None, plugins: tuple[str, ...], found: B
     if program is None or not Path(program).is_file():
         what = f"{program!r}: no such script" if program else "the record names no script that is here: name it"
         raise usage_error(f"{what}; what it would have been without a plugin needs the agent")
-    script.apply(None, True, ())
-    with recorded_agent.offline(), contextlib.redirect_stdout(io.StringIO()):
+    script.apply_options(None, True, ())
+    with offline(), contextlib.redirect_stdout(io.StringIO()):
         resent = Resent(recording, _agent(program, str(recording.head.get("agent")), plugins, traceback))
         resent.play()
     sent = {number: resent.sent.get(key_of(call.entry)) for number, call in enumerate(found.calls)}
@@ -147,7 +148,7 @@ def _data(found: Bill) -> dict[str, Any]:
 def _show(path: Path, found: Bill, most: int, without: dict[str, Any] | None) -> None:
     spent = found.spent
     cost = cost_text(spent.cost, spent.known_cost)
-    head = f"{many(spent.calls, 'model call')}, {sum_text(spent.tokens)} tokens, {cost}"
+    head = f"{many(spent.calls, 'model call')}, {tokens_text(spent.tokens)} tokens, {cost}"
     echo(f"{visible(path.name)}: {head}")
     if not found.items:
         return
@@ -191,9 +192,9 @@ def _table(items: list[Item], found: Bill, keys: tuple[str, ...]) -> None:
     cells = [
         [
             *(visible(getattr(item, name), 60) for name in names[:-1]),
-            sum_text(getattr(item, of)),
+            tokens_text(getattr(item, of)),
             f"{100 * getattr(item, of) / whole:.1f}%",
-            sum_text(item.cached),
+            tokens_text(item.cached),
             cost_text(item.cost),
             visible(getattr(item, names[-1]), 60),
         ]
@@ -215,7 +216,7 @@ def _show_breaks(found: Bill) -> None:
         tokens = None if any(one.tokens is None for one in breaks) else sum(one.tokens or 0 for one in breaks)
         cost = None if any(one.cost is None for one in breaks) else sum(one.cost or 0.0 for one in breaks)
         where = f"{first.turn}.{first.iteration} byte {first.byte}, {first.kind} {first.name}".strip()
-        cells.append([who, str(len(breaks)), sum_text(tokens), cost_text(cost), visible(where, 120)])
+        cells.append([who, str(len(breaks)), tokens_text(tokens), cost_text(cost), visible(where, 120)])
     columns = [Column("breaks the prompt cache", 30)]
     columns += [Column(name, right=True) for name in ("calls", "tokens", "cost")]
     show_table([*columns, Column("first at")], cells)
@@ -239,7 +240,7 @@ def _show_without(found: Bill, without: dict[str, Any]) -> None:
     columns = [Column("", 10)]
     columns += [Column(name, right=True) for name in ("tokens", "cost", "broken caches", "lost by these")]
     cells = [
-        [name, sum_text(one["tokens"]), cost_text(one["cost"]), str(one["breaks"]), cost_text(one["lost"])]
+        [name, tokens_text(one["tokens"]), cost_text(one["cost"]), str(one["breaks"]), cost_text(one["lost"])]
         for name, one in rows
     ]
     show_table([*columns, Column("of")], [[*cell, f"{known} of {many(len(found.calls), 'call')}"] for cell in cells])

@@ -13,18 +13,19 @@ from typing import Any
 
 import click
 
-from connectagent.commands import recorded_agent, script
+from connectagent.commands import script
 from connectagent.commands.failure import usage_error
 from connectagent.commands.plugin_options import plugin_option
+from connectagent.commands.recorded_agent import agent_maker
 from connectagent.commands.tables import echo, echo_json
 from connectagent.commands.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError, did_you_mean
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
-from connectagent.records.find import find_record, records_folder
-from connectagent.records.findings import IDENTITY, keep_finding
-from connectagent.records.own import is_own
-from connectagent.records.read import read_ends
+from connectagent.records.find import find_record
+from connectagent.records.findings import keep_finding
+from connectagent.records.own import why_not_own
+from connectagent.records.read import read_head
 
 BY = ("plugins", "handlers", "prompt")
 INTERRUPTED = 130
@@ -65,7 +66,7 @@ def bisect(record: str, program: str | None, bad: str, **options: Any) -> None:
     by = _by(options["by"])
     try:
         path = find_record(record).absolute()
-        script.apply(None, True, _plugins(options))
+        script.apply_options(None, True, _plugins(options))
         finding = _finding(path, program, bad, by, options)
     except (ConfigError, PluginError, OSError) as error:
         raise usage_error(str(error)) from error
@@ -76,20 +77,17 @@ def bisect(record: str, program: str | None, bad: str, **options: Any) -> None:
 
 
 def _keep(path: Path, finding: Any) -> None:
-    """Keep a finding beside the record, where that is the person's own and in the folder of the records.
+    """Keep a finding beside the record, where that is the person's own, in the folder of the records.
 
     Beside a copy elsewhere the file would be outside of `.co`, and nothing would ever remove it.
     """
-    if finding.verdict == "cannot tell" or path.parent.resolve() != records_folder().resolve():
+    if finding.verdict == "cannot tell" or why_not_own(path, read_head(path)) is not None:
         return
-    if not is_own(read_ends(path, None, 1)):
-        return
-    entry = finding.place.entry
     kept = {
         "symptom": finding.symptom,
         "confirmed": finding.is_confirmed,
         "said": str(finding).splitlines()[1:],
-        "entry": {key: entry[key] for key in IDENTITY if key in entry},
+        "entry": finding.place.entry,
         "maker": finding.maker,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -168,26 +166,10 @@ def maker(path: Path, program: str | None, traceback: bool = False) -> Callable[
         ConfigError, click.UsageError: the record is too long, there is no such script, or it may not be run unless the
             person names it.
     """
-    from connectagent.replay.playing import agent_of
-    from connectagent.replay.recording import Recording
     from connectagent.testing.bisection.case import refuse_long
 
     refuse_long(path)
-    recording = Recording(path)
-    head = recording.head
-    if program is not None and not Path(program).is_file():
-        raise usage_error(f"{program!r}: no such script")
-    program = program or recorded_agent.script_of(path, head, "bisect")
-    if program is None and recorded_agent.is_demo(head):
-        from connectagent.cli.demo import demo_agent
-
-        return demo_agent
-
-    def make() -> Any:
-        agent = None if program is None else recorded_agent.agent_in(program, str(head.get("agent")), traceback)
-        return agent_of(recording) if agent is None else agent
-
-    return make
+    return agent_maker(path, program, "bisect", traceback)
 
 
 @contextlib.contextmanager

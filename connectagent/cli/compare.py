@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from connectagent.cli import replay
 from connectagent.cli.bisect import INTERRUPTED, maker, progress_line, silent
 from connectagent.commands import script
 from connectagent.commands.failure import usage_error
+from connectagent.commands.option_sets import plugins_added
 from connectagent.commands.plugin_options import plugin_option
 from connectagent.commands.tables import echo, echo_json
 from connectagent.commands.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError
 from connectagent.output.masking import mask
-from connectagent.settings import override, overrides
+from connectagent.records.find import find_records
 
 
 @click.command(short_help="Is the agent better with another plugin, prompt or model? Over recorded sessions.")
@@ -50,7 +50,7 @@ def compare(records: tuple[str, ...], agent: str | None, as_json: bool, tracebac
     if not (options["plugins"] or options["model"] or options["prompt"]):
         raise usage_error("both sides are the same: give the second one -p PLUGIN, --model NAME or --prompt FILE")
     try:
-        paths = replay.paths_of(records[:-1] if program else records, False, agent)
+        paths = find_records(records[:-1] if program else records, agent=agent)
         found = _compared(paths, program, traceback, options)
     except (ConfigError, PluginError, OSError) as error:
         raise usage_error(str(error)) from error
@@ -75,14 +75,14 @@ def _compared(paths: list[Path], program: str | None, traceback: bool, options: 
         return made
 
     makers = {path: maker(path, program, traceback) for path in paths}  # while `.co` is the project's own
-    added = list(map(script.placed, options["plugins"]))
+    added = list(map(script.plugin_from_text, options["plugins"]))
     prompt = None if options["prompt"] is None else options["prompt"].read_text(encoding="utf-8-sig")
 
     def after(path: Path) -> Callable[[], Any]:
         return lambda: _changed(makers[path], added, prompt)
 
     comparing = Comparing(case, makers.__getitem__, after, model, options["samples"], options["good"] is not None)
-    script.apply(None, True, ())
+    script.apply_options(None, True, ())
     with sandboxed(), silent(), progress_line() as show:
         after(paths[0])()  # what is wrong with it is said once
         return comparing.run(paths, Comparison(what), lambda path: None)
@@ -90,7 +90,7 @@ def _compared(paths: list[Path], program: str | None, traceback: bool, options: 
 
 def _changed(make: Callable[[], Any], plugins: list[Any], prompt: str | None) -> Any:
     """The agent of the second side."""
-    with override("plugins", [*overrides.get("plugins", []), *plugins]):
+    with plugins_added(plugins):
         agent = make()
     if prompt is not None:
         agent.system_prompt = prompt

@@ -13,13 +13,12 @@ import click
 from connectagent.agents.batch import BatchLimits
 from connectagent.cli.eval_table import show
 from connectagent.cli.eval_variants import CHECKS, Variant, state_name, variants_of
-from connectagent.cli.map import Progress
 from connectagent.commands import prompts, script
 from connectagent.commands.failure import usage_error
 from connectagent.commands.plugin_options import AgentCommand
+from connectagent.commands.progress import Progress
 from connectagent.commands.written import check_written, write_text
 from connectagent.errors import BatchStopped, cut, did_you_mean
-from connectagent.settings import overrides
 from connectagent.testing import evals
 from connectagent.testing.evals.changes import Compared, comparisons
 from connectagent.testing.evals.report import as_data, junit, saved
@@ -56,7 +55,7 @@ _LONGEST = 40  # of a prompt that is the id of its case
 @click.option("-o", "--output", metavar="FILE", help="Write the results there, as JSON.")
 @click.option("--junit", "xml", metavar="FILE", help="Write them there in JUnit's form, for a CI server.")
 @click.option("--name", metavar="NAME", help="Go on with records of this name. [that of CASES and what the agent is]")
-@prompts.many_options
+@prompts.prompt_options
 @script.agent_options
 def eval(path: str, cases: str, files: tuple[str, ...], variants: tuple[str, ...], **options: Any) -> None:
     """Run the agent of SCRIPT over cases, score each answer with checks, and print a table.
@@ -67,17 +66,17 @@ def eval(path: str, cases: str, files: tuple[str, ...], variants: tuple[str, ...
     The same command again takes what is missing, and scores all. If the agent was changed, all cases run again. Exits
     with 0 where each check passes everywhere, or reaches --min-score; with 1 otherwise; with 130 after Ctrl-C.
     """
-    overrides.update({"trust": options["trust"]} if options["trust"] else {})
-    taking = _cases(prompts.read(cases, options["template"], options["sample"]))
+    taking = _cases(prompts.read_prompts(cases, options["template"], options["sample"]))
     chosen = variants_of(variants)
     before = None if options["against"] is None else saved(options["against"])
     check_written({"-o": options["output"], "--junit": options["xml"]}, [path, cases, *files])
-    script.apply(options["model"], True, options["plugins"])  # agents show nothing; the line and the table do
+    # Agents show nothing; the line and the table do.
+    script.apply_options(options["model"], True, options["plugins"], trust=options["trust"])
     module = script.load(path, options["traceback"])
     if (agent := script.agent_of(module)) is None:
         raise usage_error(f"{script.shown(module)} has no 'agent'")
     stem = "stdin" if cases == "-" else Path(cases).stem
-    names = state_name(options["name"], stem, module, options["plugins"])
+    names = state_name(options["name"], stem, module, options["plugins"], options["trust"])
     evaluation = Evaluation(taking, _checks(files), chosen, options)
     evaluation.take(agent, names)
     head = {"name": stem, "script": path, "cases": cases, "complete": evaluation.progress.stopped is None}
@@ -107,14 +106,14 @@ class Evaluation:
         """Take all cases with each variant; `names` gives the name of a variant's records."""
         options = self.options
         for variant in self.variants:  # what is wrong with one is said before another one has cost something
-            with variant.agent(agent):
+            with variant.options.agent(agent):
                 pass
         limits = BatchLimits(options["max_failures"], options["max_usd"])
         with self.progress.shown(options["quiet"]):
             for variant in self.variants:
                 found: list[evals.Trial] = []
                 self.taken.append(Taken(variant.name, found))
-                with variant.agent(agent) as chosen:
+                with variant.options.agent(agent) as chosen:
                     run = names(variant, chosen)
                     taken = trials(
                         chosen, self.cases, self.checks, run=run, limits=limits,
@@ -159,7 +158,7 @@ def _reached(scores: Scores, checks: Sequence[Check], least: float) -> bool:
     return all(cases and mean_of(cases).score >= least for cases in found)
 
 
-def _cases(lines: list[prompts.Line]) -> list[evals.Case]:
+def _cases(lines: list[prompts.Prompt]) -> list[evals.Case]:
     """The cases of a file; without ids, the prompts are their ids."""
     found: dict[str, evals.Case] = {}
     named = {line.id for line in lines}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -17,23 +15,11 @@ import click
 
 import connectagent
 from connectagent.commands.failure import usage_error
-from connectagent.commands.plugin_options import AgentCommand, options_of, with_given
-from connectagent.commands.script import placed
-from connectagent.commands.usage import refuse_repeats
-from connectagent.settings import overrides
+from connectagent.commands.option_sets import OptionSet, option_set
 
 _NAMED = re.compile(r"([^\s=-][^=]*)=(.*)", re.DOTALL)
 CHECKS = "connectagent_checks"  # how the modules of checks begin
 _PACKAGE = Path(connectagent.__file__).resolve().parent
-_OPTIONS = AgentCommand(
-    "--variant",
-    params=[
-        click.Option(["-p", "plugins"], multiple=True, callback=with_given),
-        click.Option(["--model"]),
-    ],
-    add_help_option=False,
-)
-refuse_repeats(_OPTIONS)
 
 
 class Variant(NamedTuple):
@@ -41,29 +27,11 @@ class Variant(NamedTuple):
 
     Args:
         name: as the table shows it; "" for the agent as it is, where nothing else is taken.
-        plugins: added ones, and those that are left out.
-        model: of all agents but judges; None for their own.
+        options: its plugins, and the model of all agents but judges.
     """
 
     name: str = ""
-    plugins: tuple[Any, ...] = ()
-    model: str | None = None
-
-    @contextmanager
-    def agent(self, agent: Any) -> Iterator[Any]:
-        """An agent of the same definition with these options, and none other while it is in use."""
-        before: dict[str, Any] = {name: overrides[name] for name in ("model", "agent_options") if name in overrides}
-        if self.model is not None:
-            overrides["model"] = self.model
-        own = options_of({"model": self.model, "plugins": self.plugins})
-        overrides["agent_options"] = f"{before.get('agent_options', '')} {own}".strip()
-        try:
-            with agent.again(plugins=list(self.plugins)) as chosen:
-                yield chosen
-        finally:
-            overrides.pop("model", None)
-            overrides.pop("agent_options", None)
-            overrides.update(before)
+    options: OptionSet = OptionSet()
 
 
 def variants_of(texts: Iterable[str]) -> list[Variant]:
@@ -88,19 +56,17 @@ def _variant(text: str) -> Variant:
         given = f"-p {text.strip() or 'PLUGIN'}"
         raise usage_error(f"--variant {text!r} has no options; write, for example, '{given}' or 'NAME={given}'")
     try:
-        context = _OPTIONS.make_context("--variant", shlex.split(options))
-    except (click.UsageError, ValueError) as error:
-        said = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        wrong = f"--variant {text!r}: {said.rstrip('.')}; it takes -p, --model and options of plugins"
+        return Variant(name, option_set(options))
+    except click.UsageError as error:
+        wrong = f"--variant {text!r}: {error.format_message().rstrip('.')}; it takes -p, --model and options of plugins"
         raise usage_error(wrong) from None
-    return Variant(name, tuple(map(placed, context.params["plugins"])), context.params["model"])
 
 
 # -- the names of their records --------------------------------------------------------------------
 
 
 def state_name(
-    given: str | None, stem: str, module: ModuleType, plugins: tuple[Any, ...]
+    given: str | None, stem: str, module: ModuleType, plugins: tuple[Any, ...], trust: str | None
 ) -> Callable[[Variant, Any], str]:
     """A function that names the records of a variant and its agent.
 
@@ -109,13 +75,14 @@ def state_name(
         stem: the name of the cases; behind it comes a digest of what makes the agent answer as it does.
         module: the script.
         plugins: those of the command line.
+        trust: the policy of the command line.
     """
     sources = _sources(module)
 
     def name(variant: Variant, agent: Any) -> str:
         if given is not None:
             return f"eval.{given}.{variant.name}" if variant.name else f"eval.{given}"
-        makes = [plugins, variant.plugins, variant.model, overrides.get("trust"), _described(agent)]
+        makes = [plugins, *variant.options, trust, _described(agent)]
         files = sources | {Path(str(one.by["file"])) for one in agent.hooks.loaded if not one.builtin}
         digest = sha256(repr(makes).encode("utf-8", "surrogatepass"))
         for file in sorted(file for file in files if _is_own(file)):

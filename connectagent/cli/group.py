@@ -12,7 +12,7 @@ import click
 
 from connectagent import __version__
 from connectagent.cli.commands import COMMANDS, GROUPS
-from connectagent.commands.failure import flush_output, plain, show
+from connectagent.commands.failure import flush_output, plain, show_error
 from connectagent.commands.usage import Group
 from connectagent.output.masking import current
 
@@ -128,8 +128,8 @@ def invoke(arguments: list[str]) -> int:
         from connectagent.output.terminal import is_gone
 
         if is_gone(error):
-            return _flushed(1) if stdout_is_gone() else show(error)
-        return _flushed(show(error))
+            return _flushed(1) if stdout_is_gone() else show_error(error)
+        return _flushed(show_error(error))
     return 0
 
 

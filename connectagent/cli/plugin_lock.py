@@ -44,7 +44,7 @@ def lock(
 
     Exit code: 0, 1 with --check where something differs, 2 wrong usage.
     """
-    script.apply(model, quiet, plugins)
+    script.apply_options(model, quiet, plugins)
     before = _read(file, check)
     try:
         agent = _agent(path, traceback)

@@ -110,7 +110,7 @@ def _options(plugin: Any) -> list[tuple[str, str]]:
 @script.agent_options
 def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: bool, traceback: bool) -> None:
     """Print the handlers of each hook, their order and its reasons, for the agent of SCRIPT or a plain agent."""
-    script.apply(model, quiet, plugins)
+    script.apply_options(model, quiet, plugins)
     module = script.load(path, traceback) if path else None
     if module is None:
         from connectagent.agents.agent import Agent

@@ -13,14 +13,14 @@ import click
 
 from connectagent.cli.replay_report import is_report, replay_reports
 from connectagent.commands import script
-from connectagent.commands.failure import usage_error
+from connectagent.commands.failure import usage_error, usage_errors
 from connectagent.commands.plugin_options import plugin_option
-from connectagent.commands.recorded_agent import agent_in, is_demo, offline, script_of
+from connectagent.commands.recorded_agent import agent_in, is_demo, script_of
 from connectagent.commands.tables import Column, echo, echo_json, show_table
-from connectagent.errors import ConfigError, HandlerError, PluginError
+from connectagent.errors import HandlerError, PluginError
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import actor, actor_with_place, visible
-from connectagent.records.find import agent_in_name, all_records, find_record
+from connectagent.records.find import find_records
 from connectagent.records.read import ODD
 
 MOST = 20  # lines of a list
@@ -60,14 +60,15 @@ def replay(
     """
     program = records[-1] if records and records[-1].endswith(".py") else None
     named = records[:-1] if program else records
-    paths = paths_of(named, every, agent)
+    with usage_errors():
+        paths = find_records(named, agent=agent, every=every)
     if program is not None and not Path(program).is_file():
         raise usage_error(f"{program!r}: no such script")
     reports = [path for path in paths if is_report(path)]
     if reports or bad is not None:
         script_options = {"SCRIPT": program, "--live-tools": live_tools}
         raise click.exceptions.Exit(replay_reports(paths, reports, plugins, bad, as_json, script_options))
-    script.apply(None, True, plugins)
+    script.apply_options(None, True, plugins)
     _replay(paths, program, every or agent is not None or len(paths) > 1, live_tools, as_json, traceback)
 
 
@@ -84,26 +85,13 @@ def _replay(
         raise click.exceptions.Exit(1)
 
 
-def paths_of(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]:
-    from connectagent.records.paths import safe_name
-
-    try:
-        paths = [find_record(name).absolute() for name in named]
-        if every or agent is not None:
-            paths += [path for path in all_records() if agent is None or agent_in_name(path) == safe_name(agent)]
-            if not paths:
-                raise ConfigError(f"there are no records of agent {agent!r}" if agent else "there are no records yet")
-        return list(dict.fromkeys(paths or [find_record(None).absolute()]))
-    except ConfigError as error:
-        raise usage_error(str(error)) from error
-
-
 # -- one record ----------------------------------------------------------------------------------
 
 
 def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, several: bool) -> tuple[Path, Any]:
     """A record with its comparison; where several are replayed, an error is its outcome."""
     from connectagent.replay.recording import Recording
+    from connectagent.replay.sandbox import offline
 
     try:
         recording = Recording(path)
@@ -125,7 +113,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
 
 def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool, several: bool) -> Any:
     from connectagent.agents.plugin_changes import differences
-    from connectagent.replay.playing import agent_of
+    from connectagent.replay.playing import agent_from_record
     from connectagent.replay.replaying import replay as play
 
     if program is None and is_demo(recording.head):
@@ -135,7 +123,7 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
     agent = agent_in(program, str(recording.head.get("agent")), traceback)
     if agent is None:
         click.echo(f"{visible(program)} makes no agent at its top level; the agent is made from the record", err=True)
-        agent = agent_of(recording)
+        agent = agent_from_record(recording)
     elif not several and (how := differences(agent, recording.head)):
         click.echo(f"the plugins are not the record's: {visible(how)}", err=True)
     return play(recording, agent, live_tools=live_tools)
@@ -143,7 +131,7 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
 
 def _played_demo(recording: Any, live_tools: bool) -> Any:
     """The demo again, with its plugins, without what they print: each run shows every hook."""
-    from connectagent.cli.demo import demo_agent
+    from connectagent.commands.demo_agent import demo_agent
     from connectagent.replay.replaying import replay as play
 
     with contextlib.redirect_stdout(io.StringIO()):

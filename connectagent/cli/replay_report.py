@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.commands.failure import usage_error
-from connectagent.commands.recorded_agent import offline
 from connectagent.commands.tables import echo, echo_json
 from connectagent.errors import ConfigError, HandlerError, PluginError, short_path
 from connectagent.hooks.options import from_text
@@ -142,6 +141,7 @@ def _played(
 def _looked(
     path: Path, head: dict[str, Any], recording: Any, known: set[str], given: list[Any], bad: str | None
 ) -> dict[str, Any]:
+    from connectagent.replay.sandbox import offline
     from connectagent.testing.reports.plugins import for_report, listed
     from connectagent.testing.reports.report import REPORT
     from connectagent.testing.reports.trying import Setup, look

@@ -17,7 +17,7 @@ from connectagent.cli.replay_report import check_apart, is_report
 from connectagent.commands import script
 from connectagent.commands.failure import usage_error
 from connectagent.commands.plugin_options import plugin_option
-from connectagent.commands.recorded_agent import agent_in, offline, script_of
+from connectagent.commands.recorded_agent import agent_in, script_of
 from connectagent.commands.tables import echo
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.text import visible
@@ -57,6 +57,7 @@ def report(
     Exit code: 0 the report is written, 1 the failure does not show when the record is played, 2 wrong usage, no
     failure, or a plugin cannot be loaded.
     """
+    from connectagent.replay.sandbox import offline
     from connectagent.testing.reports.report import NotShown
 
     path = _found(record)
@@ -64,7 +65,7 @@ def report(
     started = time.monotonic()
     try:
         recording = _read(path)
-        script.apply(None, True, plugins)
+        script.apply_options(None, True, plugins)
         agent = _agent(recording, program, traceback)
         with offline(), redirect_stdout(io.StringIO()):  # handlers run dozens of times
             made = _made(recording, agent, bad, also_mask, plugins)
@@ -103,6 +104,8 @@ def _check_output(output: str | None, record: Path) -> None:
 
 def _agent(recording: Any, program: str | None, traceback: bool) -> Any:
     """The agent of a script; None where the record names none, or one that may not be run or fails, which is said."""
+    from connectagent.replay.sandbox import offline
+
     if program is not None and not Path(program).is_file():
         raise usage_error(f"{program!r}: no such script")
     found = program or _own_script(recording.path, recording.head)

@@ -56,7 +56,7 @@ def resume(
     data = read_ends(file, None, 1)
     program = path or _script_of(file, data)
     overrides.update({"trust": trust} if trust else {})
-    script.apply(model, quiet, plugins)
+    script.apply_options(model, quiet, plugins)
     module = script.load(program, traceback)
     agent = script.agent_called(module, str(data.get("agent"))) or _no_agent(module, str(data.get("agent")))
     script.has_plugins_of(agent, data)

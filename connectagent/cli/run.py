@@ -69,7 +69,7 @@ def run(
 
     overrides.update({name: value for name, value in options.items() if value})
     summary = None if quiet and durations is None else Summary(durations)
-    script.apply(model, quiet, plugins, {summary.name: summary} if summary else None)
+    script.apply_options(model, quiet, plugins, {summary.name: summary} if summary else None)
     module = script.load(path, traceback)
     agent, turn = _turn(module, prompt)
     try:

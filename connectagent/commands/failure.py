@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
 import traceback
+from collections.abc import Iterator
 
 import click
 import pluggy
 
 import connectagent
 from connectagent.data import Wait
-from connectagent.errors import ConnectAgentError, Paused, cut, library_problem, short_path
+from connectagent.errors import (
+    ConfigError,
+    ConnectAgentError,
+    HandlerError,
+    Paused,
+    PluginError,
+    cut,
+    library_problem,
+    short_path,
+)
 from connectagent.output.masking import current
 from connectagent.output.text import arguments_text, clean
 from connectagent.settings import overrides
@@ -38,7 +49,7 @@ def is_whole() -> bool:
     return bool(_script["traceback"])
 
 
-def show(error: BaseException) -> int:
+def show_error(error: BaseException) -> int:
     """Print an error on stderr and return the exit code: 2 for a usage error, 75 for a pause, 1 for any other.
 
     75 is EX_TEMPFAIL of BSD's sysexits.h: the same command may succeed later.
@@ -163,6 +174,21 @@ def _frames(error: BaseException) -> list[str]:
 def usage_error(text: str) -> click.UsageError:
     """A usage error of the running command."""
     return click.UsageError(text, click.get_current_context(silent=True))
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn errors that say what the person can change into usage errors of the running command, which exit with 2.
+
+    They are `ConfigError`, `PluginError`, `HandlerError` and `OSError`.
+
+    Raises:
+        click.UsageError: there was one.
+    """
+    try:
+        yield
+    except (ConfigError, PluginError, HandlerError, OSError) as error:
+        raise usage_error(str(error)) from error
 
 
 def plain(text: object) -> str:

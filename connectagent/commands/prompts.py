@@ -29,7 +29,7 @@ _A_LINE = "each line is a text or an object of its own"
 Command = Callable[..., Any]
 
 
-class Line(NamedTuple):
+class Prompt(NamedTuple):
     """A prompt of a file.
 
     Args:
@@ -53,7 +53,7 @@ class Number(click.FloatRange):
         return self.fail(f"{value!r} is no number.", param, ctx) if math.isnan(number) else number
 
 
-def many_options(function: Command) -> Command:
+def prompt_options(function: Command) -> Command:
     """Add the options of commands that take many prompts."""
     for option in (
         click.option(
@@ -79,7 +79,7 @@ def many_options(function: Command) -> Command:
     return function
 
 
-def read(path: str, template: str | None, sample: int | None = None) -> list[Line]:
+def read_prompts(path: str, template: str | None, sample: int | None = None) -> list[Prompt]:
     """The prompts of a file, or of standard input for `-`.
 
     Args:
@@ -153,7 +153,7 @@ def _rows(reader: Any, path: str) -> Iterator[tuple[int, dict[str, str]]]:
         csv.field_size_limit(limit)
 
 
-def _line(fields: Any, template: str | None, place: str) -> Line:
+def _line(fields: Any, template: str | None, place: str) -> Prompt:
     given = {"prompt": fields} if isinstance(fields, str) else fields
     if not isinstance(given, dict):
         raise usage_error(f"{place} is {json.dumps(fields)[:80]}; {_A_LINE}")
@@ -171,7 +171,7 @@ def _line(fields: Any, template: str | None, place: str) -> Line:
         text = _FIELD.sub(lambda found: _text(given[found[1]]), template)
     if not text.strip():
         raise usage_error(f"{place}: the prompt is empty")
-    return Line(_text(given["id"]) if given.get("id") not in (None, "") else None, text, given, place)
+    return Prompt(_text(given["id"]) if given.get("id") not in (None, "") else None, text, given, place)
 
 
 def _text(value: Any) -> str:
@@ -179,7 +179,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _check_ids(lines: list[Line]) -> None:
+def _check_ids(lines: list[Prompt]) -> None:
     """Refuse an id that two lines have: their results could not be told apart, nor their records.
 
     Raises:

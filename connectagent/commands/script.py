@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,20 +43,34 @@ def agent_options(function: Command) -> Command:
     return function
 
 
-def apply(
-    model: str | None, quiet: bool, plugins: tuple[Any, ...], own_plugins: dict[str, Any] | None = None
+def apply_options(
+    model: str | None = None,
+    quiet: bool = False,
+    plugins: Iterable[Any] = (),
+    own_plugins: dict[str, Any] | None = None,
+    trust: str | None = None,
 ) -> None:
-    """Apply the options, and the command's own plugins, to every agent that is made from now on."""
+    """Apply options of the command line to every agent that is made from now on, in this process.
+
+    Args:
+        model: the model of all agents; None for their own.
+        quiet: whether nothing is shown on the terminal but results.
+        plugins: what `-p` named.
+        own_plugins: the command's own plugins, by name.
+        trust: the policy for tool calls of agents that have none.
+    """
     importlib.invalidate_caches()
     if own_plugins:
         overrides["own_plugins"] = own_plugins
     if model is not None:
         overrides["model"] = model
+    if trust:
+        overrides["trust"] = trust
     if quiet:
         overrides["quiet"] = "1"
     if plugins:
         # Relative to the current folder, which the script may change.
-        overrides["plugins"] = [*overrides.get("plugins", []), *map(placed, plugins)]
+        overrides["plugins"] = [*overrides.get("plugins", []), *map(plugin_from_text, plugins)]
 
 
 def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
@@ -85,8 +99,8 @@ def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
         )
 
 
-def placed(name: Any) -> Any:
-    """A plugin of the command line, a file by its whole path."""
+def plugin_from_text(name: Any) -> Any:
+    """What `-p` names, as `plugins=` takes it: a name with its options, or a file by its whole path."""
     name = from_text(name) if isinstance(name, str) else name
     file = plugin_file(name) if isinstance(name, str) else None
     return name if file is None else file[0] + os.path.abspath(file[1])

@@ -158,7 +158,7 @@ def rows(entry: dict[str, Any]) -> list[Row]:
         return [Row(4, ((data_text(entry), "dim"),), wrap=True)]
 
 
-def sum_text(count: int | None) -> str:
+def tokens_text(count: int | None) -> str:
     """A number of tokens, shortened; `?` for None."""
     return "?" if count is None else tokens(count)
 
@@ -182,5 +182,7 @@ def number_of(value: Any) -> float | None:
 
 
 record_argument = click.argument("record", required=False, metavar="[RECORD]")
+"""The argument `record`: None, or what `find_record` takes."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+"""The option `--json`, as the parameter `as_json`."""
 agent_option = click.option("--agent", metavar="NAME", help="Only records of this agent.")

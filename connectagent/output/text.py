@@ -53,6 +53,15 @@ def arguments_text(value: Any) -> str:
     return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
+def as_json(value: Any) -> Any:
+    """A value as data for JSON, without secrets: of a model, a dataclass and the like, their fields."""
+    if value is None or isinstance(value, str):
+        return value
+    from pydantic_core import to_jsonable_python  # those who have typed results have loaded it
+
+    return current().value(to_jsonable_python(value, fallback=str))
+
+
 def _as_json(value: Any, above: tuple[int, ...]) -> Any:
     """A value with names in place of what is no JSON, such as a dict with other keys than texts, or one in itself."""
     if value is None or isinstance(value, str | int | float):

@@ -20,7 +20,7 @@ from connectagent.records.tally import Rates, Share, Tally
 from connectagent.records.watched import request_of, watched_agents
 from connectagent.session.journal import is_aside
 from connectagent.session.moments import Moment
-from connectagent.session.usage import Spent, counts, spent_in, usage_of
+from connectagent.session.usage import Spent, spent_in, took_tokens, usage_of
 
 Price = Callable[[TraceEntry, TokenUsage], float | None]
 """What a call of an `llm_call` entry would cost with other tokens, in USD; None where the price is unknown."""
@@ -155,7 +155,7 @@ def bill_of(record: dict[str, Any], price: Price, blobs: Path | None = None, run
     bill = Bill(spent_in(lines, running))
     bill.calls = list(_calls(record, blobs))
     _divide(bill, price)
-    bill.unpriced += bill.spent.calls - sum(counts(call.entry) for call in bill.calls)  # lost, without an end
+    bill.unpriced += bill.spent.calls - sum(took_tokens(call.entry) for call in bill.calls)  # lost, without an end
     bill.breaks = list(breaks_of(bill.calls, price))
     return bill
 
@@ -170,7 +170,7 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
     root, place = str(record.get("agent")), 0
     for turn in record["turns"]:
         for entry in turn["lines"]:
-            if entry.get("type") != "llm_call" or (entry.get("status") == "stand_in" and not counts(entry)):
+            if entry.get("type") != "llm_call" or (entry.get("status") == "stand_in" and not took_tokens(entry)):
                 continue
             place += 1
             number, agent = entry["number"], str(entry.get("branch") or root)
@@ -210,7 +210,7 @@ def _divide(bill: Bill, price: Price) -> None:
         if tally is None:
             tally = tallies[call.agent] = Tally(partial(bill.add, call.agent))
         tally.go_to(call.moment or Moment([Part(UNKNOWN, NOT_RECORDED, "request not in the record", "")]))
-        if counts(call.entry):  # no failed attempt that took no tokens
+        if took_tokens(call.entry):  # no failed attempt that took no tokens
             _charge(bill, call, tally, price)
         if alone:
             tally.close()
@@ -354,7 +354,7 @@ def resized(bill: Bill, sent: dict[int, tuple[list[Any], list[Any], Any] | None]
     for calls in ([call for call, _ in known], now):
         spent = Spent()
         for call, (old, _) in zip(calls, known, strict=True):
-            if counts(call.entry):
+            if took_tokens(call.entry):
                 spent.add(_scaled(call.entry, call.size / (old.size or 1), price))
         breaks = list(breaks_of(calls, price))
         lost = None if any(one.cost is None for one in breaks) else sum(one.cost or 0.0 for one in breaks)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from connectagent.errors import ConfigError
@@ -95,6 +96,27 @@ def find_record(text: str | None = None) -> Path:
         what = f"there is no record {text!r}: " if text else ""
         raise ConfigError(f"{what}{records_folder()}: no records yet; run an agent first")
     return known[0] if not text or text == "last" else _called(text, known)
+
+
+def find_records(names: Iterable[str] = (), *, agent: str | None = None, every: bool = False) -> list[Path]:
+    """Several records, each once, by their absolute paths; without any argument the newest.
+
+    Args:
+        names: what `find_record` takes, each.
+        agent: all records of this agent too.
+        every: all records too.
+
+    Raises:
+        ConfigError: one is not there, or there are none of the agent.
+    """
+    from connectagent.records.paths import safe_name
+
+    paths = [find_record(name).absolute() for name in names]
+    if every or agent is not None:
+        paths += [path for path in all_records() if agent is None or agent_in_name(path) == safe_name(agent)]
+        if not paths:
+            raise ConfigError(f"there are no records of agent {agent!r}" if agent else "there are no records yet")
+    return list(dict.fromkeys(paths or [find_record(None).absolute()]))
 
 
 def last_record_of(agent: str) -> Path:

@@ -39,11 +39,17 @@ def findings_of(record: Path) -> list[dict[str, Any]]:
 
 
 def keep_finding(record: Path, finding: dict[str, Any]) -> None:
-    """Keep a finding in place of the one with the same question.
+    """Keep a finding beside a record, in place of the one with the same question.
+
+    Args:
+        record: the record; it is for the caller to see to it that it is the person's own: see `why_not_own`.
+        finding: as `findings_of` gives them, without secrets. Of `entry` only what tells it from others is kept.
 
     Raises:
         OSError: it cannot be written.
     """
+    if "entry" in finding:
+        finding = {**finding, "entry": {key: finding["entry"][key] for key in IDENTITY if key in finding["entry"]}}
     file = findings_file(record)
     if file.parent.is_symlink():
         raise OSError(errno.ELOOP, "a link may lead anywhere", str(file.parent))

@@ -134,6 +134,17 @@ def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -
     return data
 
 
+def read_head(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys of a record above its turns, such as `id`, `agent`, `model`, `script`; of any length, nearly at once.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record.
+    """
+    data = read_ends(path, None, 1)
+    return {key: value for key, value in data.items() if key != "turns"}
+
+
 def each_line(path: str | os.PathLike[str], most: int = MAX_VALUES) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The lines of all turns, one at a time and each with the record so far, in which turns have no lines.
 

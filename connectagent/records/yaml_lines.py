@@ -123,5 +123,10 @@ def json_text(value: Any) -> str:
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def record_value(value: Any) -> str:
+    """A value as a record has it behind a key, in one line: a plain text bare, all else as JSON."""
+    return scalar(value) if isinstance(value, str) else json_line(value)
+
+
 def scalar(text: str) -> str:
     return text if isinstance(text, str) and _BARE.match(text) else json_line(text)

@@ -17,7 +17,7 @@ from connectagent.replay.runs import Run, runs_of
 from connectagent.session.snapshot import clone
 
 
-def agent_of(recording: Recording, plugins: Any = None, **options: Any) -> Agent:
+def agent_from_record(recording: Recording, plugins: Any = None, **options: Any) -> Agent:
     """An agent from a record alone: its name, its model's name, its system prompt and limit.
 
     Args:
@@ -51,11 +51,11 @@ class Playing(ABC):
 
     Args:
         recording: the record.
-        agent: the agent; an agent of `agent_of` is offered the tools that the record's had.
+        agent: the agent; an agent of `agent_from_record` is offered the tools that the record's had.
         player: stands in for the agent's model and tools.
 
     Raises:
-        ConfigError: the conversation was handed over in it, and the agent is one of `agent_of`.
+        ConfigError: the conversation was handed over in it, and the agent is one of `agent_from_record`.
     """
 
     def __init__(self, recording: Recording, agent: Agent, player: Callable[[Agent], Player]) -> None:

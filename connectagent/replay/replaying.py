@@ -28,7 +28,7 @@ from connectagent.replay.compare import (
 from connectagent.replay.inside import InnerPlayer, turns_inside
 from connectagent.replay.outcome import Replay
 from connectagent.replay.player import Player, RecordEnds, RecordMiss
-from connectagent.replay.playing import Playing, agent_of
+from connectagent.replay.playing import Playing, agent_from_record
 from connectagent.replay.recording import RecordedTurn, Recording, Sent, conversation_of
 from connectagent.session.history import History
 from connectagent.session.moments import Moment
@@ -52,7 +52,7 @@ def replay(
         KeyboardInterrupt: Ctrl-C was pressed now; one that is in the record is played.
     """
     recording = record if isinstance(record, Recording) else Recording(is_record(record))
-    return Replaying(recording, agent_of(recording) if agent is None else agent, live_tools).run()
+    return Replaying(recording, agent_from_record(recording) if agent is None else agent, live_tools).run()
 
 
 class Replaying(Playing):
@@ -60,14 +60,14 @@ class Replaying(Playing):
 
     Args:
         recording: the record.
-        agent: the agent; an agent of `agent_of` is offered the tools that the record's had.
+        agent: the agent; an agent of `agent_from_record` is offered the tools that the record's had.
         live_tools: whether its tools run.
 
     Attributes:
         out: what became of it so far.
 
     Raises:
-        ConfigError: the conversation was handed over in it, and the agent is one of `agent_of`.
+        ConfigError: the conversation was handed over in it, and the agent is one of `agent_from_record`.
     """
 
     def __init__(self, recording: Recording, agent: Agent, live_tools: bool = False) -> None:

@@ -41,6 +41,19 @@ def sandboxed() -> Iterator[None]:
             yield
 
 
+@contextlib.contextmanager
+def offline(live_tools: bool = False) -> Iterator[None]:
+    """Meanwhile there is no network, unless tools run, and plugins write into a copy of `.co`.
+
+    Args:
+        live_tools: whether tools run, so that connections are allowed.
+    """
+    from connectagent.replay.network import no_network
+
+    with sandboxed(), contextlib.nullcontext() if live_tools else no_network():
+        yield
+
+
 def _not_copied(root: Path) -> Any:
     """Records, pipes and links to folders. A link to a file is copied as the file, which would else be changed."""
 

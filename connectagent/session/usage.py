@@ -170,7 +170,7 @@ def _number(value: Any) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def counts(entry: TraceEntry) -> bool:
+def took_tokens(entry: TraceEntry) -> bool:
     """Whether an entry is an attempt at a model that took tokens, or may have; a stand-in took none."""
     if entry.get("type") != "llm_call":
         return False
@@ -198,7 +198,7 @@ def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent 
             begun.add(id)
         elif kind in ("llm_call", "closed"):
             begun.discard(id)
-        if counts(entry):
+        if took_tokens(entry):
             spent.add(usage_of(entry))
     for _ in () if running else begun:
         spent.add(None)

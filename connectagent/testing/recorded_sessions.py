@@ -22,7 +22,7 @@ from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
 from connectagent.replay.network import no_network
 from connectagent.replay.outcome import Replay
-from connectagent.replay.playing import agent_of
+from connectagent.replay.playing import agent_from_record
 from connectagent.replay.recording import Recording
 from connectagent.replay.replaying import Replaying, replay
 from connectagent.replay.sandbox import sandboxed
@@ -71,7 +71,7 @@ def replayed(
         raise TypeError(f"replayed() takes agent=, or what an agent is made of ({given}), not both")
     recording, hooks = Recording(is_record(record)), HookRecorder()
     with sandboxed(), nullcontext() if live_tools else no_network():
-        agent = agent_of(recording, plugins, **agent_options) if agent is None else agent
+        agent = agent_from_record(recording, plugins, **agent_options) if agent is None else agent
         agent.hooks.add(*handlers_of(hooks))
         played = replay(recording, agent, live_tools=live_tools)
     result = Replayed(**{name: getattr(played, name) for name in Replay.__dataclass_fields__})

@@ -50,7 +50,7 @@ def chat(
     """
     before = _Before.named(record, go_on, path, system)
     view = Screen(quiet) if is_terminal() else View(quiet)
-    script.apply(model, quiet, (*plugins, "no:console"), {"chat": view})
+    script.apply_options(model, quiet, (*plugins, "no:console"), {"chat": view})
     path = path or before.script()
     agent = view.agent = before.agent_in(script.load(path, traceback) if path else None, system)
     if stream:

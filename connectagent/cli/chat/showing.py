@@ -93,7 +93,7 @@ class View:
 
     def error(self, error: BaseException) -> int:
         """Show an error; the exit code."""
-        return failure.show(error)
+        return failure.show_error(error)
 
     def end(self) -> None:
         """The turn is over."""
@@ -263,7 +263,7 @@ class Screen(View):
 
     def error(self, error: BaseException) -> int:
         if failure.is_whole() or isinstance(error, Paused):
-            return failure.show(error)
+            return failure.show_error(error)
         self.tell(*(Row(2, ((line, "red"),), wrap=True) for line in failure.lines_of(error)))
         return 1
 

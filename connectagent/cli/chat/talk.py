@@ -185,7 +185,7 @@ class Chat:
                 none = "it is carried out elsewhere: answer or reject it" if wait.elsewhere else "that is none of them"
                 self.view.tell(Row(2, ((none, "yellow"),)))
         if decided is None:
-            failure.show(paused)
+            failure.show_error(paused)
             return None
         record = paused.record if paused.record is not None and os.path.isfile(paused.record) else None
         return lambda: self.agent.resume(record, wait=wait.id, **decided)

@@ -15,8 +15,8 @@ from connectagent.commands.tables import (
     json_option,
     local_time,
     show_table,
-    sum_text,
     terminal,
+    tokens_text,
 )
 from connectagent.records.find import all_records
 from connectagent.records.summary import Summary, summarise
@@ -78,7 +78,7 @@ def _cells(summary: Summary) -> list[str]:
         summary.status,
         f"{'?' if summary.turns is None else summary.turns}/{sums.iterations if sums else '?'}",
         str(sums.tools if sums else "?"),
-        sum_text(sums.tokens if sums else None),
+        tokens_text(sums.tokens if sums else None),
         cost_text(sums.cost, sums.known_cost) if sums else cost_text(None),
         summary.first_words,
     ]

@@ -20,8 +20,8 @@ from connectagent.commands.tables import (
     number_of,
     record_argument,
     rows,
-    sum_text,
     terminal,
+    tokens_text,
 )
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, call_text, duration, spent_texts
@@ -116,7 +116,7 @@ def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
     if "status" in turn:
         used = number_of(turn.get("tokens"))
         parts.append(duration(number_of(turn.get("duration_ms")) or 0))
-        parts.append(f"{sum_text(None if used is None else int(used))} tok")
+        parts.append(f"{tokens_text(None if used is None else int(used))} tok")
         parts.append(cost_text(number_of(turn.get("cost")), number_of(turn.get("known_cost"))))
     style = "red" if status in _BAD else "green" if status == "answered" else "yellow"
     ends = [

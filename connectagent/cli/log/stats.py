@@ -20,7 +20,7 @@ from connectagent.commands.tables import (
     json_option,
     number_of,
     show_table,
-    sum_text,
+    tokens_text,
 )
 from connectagent.output.rows import FAILED, duration
 from connectagent.records.amended import with_retries
@@ -149,7 +149,7 @@ def _show(name: str, counted: str, all_sums: dict[str, _Sums]) -> None:
     cells = []
     for key, sums in sorted(all_sums.items(), key=lambda item: -item[1].count):
         times = ["" if ms is None else duration(ms) for ms in (sums.percentile(0.5), sums.percentile(0.95))]
-        spent = [sum_text(sums.spent.tokens), cost_text(sums.spent.cost, sums.spent.known_cost)] if spends else []
+        spent = [tokens_text(sums.spent.tokens), cost_text(sums.spent.cost, sums.spent.known_cost)] if spends else []
         statuses = ", ".join(f"{status} {count}" for status, count in sums.statuses.most_common())
         cells.append([key, str(sums.sessions), str(sums.count), str(sums.failed), *spent, *times, statuses])
     show_table(columns, cells)

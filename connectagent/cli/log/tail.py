@@ -13,7 +13,7 @@ import click
 
 from connectagent.cli.group import stdout_is_gone
 from connectagent.cli.log.inside import agent_of, turns_of
-from connectagent.commands.tables import cost_text, number_of, record_argument, rows, sum_text, terminal
+from connectagent.commands.tables import cost_text, number_of, record_argument, rows, terminal, tokens_text
 from connectagent.output.rows import Row, duration
 from connectagent.output.text import visible
 from connectagent.records.find import all_records, find_record
@@ -110,7 +110,7 @@ def _ended(turn: dict[str, Any]) -> list[Row]:
     status = str(turn.get("status"))
     style = "red" if status in ("error", "interrupted", "cancelled") else "green"
     used = number_of(turn.get("tokens"))
-    right = [duration(number_of(turn.get("duration_ms")) or 0), f"{sum_text(int(used) if used else None)} tok"]
+    right = [duration(number_of(turn.get("duration_ms")) or 0), f"{tokens_text(int(used) if used else None)} tok"]
     text = turn.get("error") or turn.get("result") or ""
     cost = cost_text(number_of(turn.get("cost")), number_of(turn.get("known_cost")))
     head = Row(2, ((status, style),), "  ".join([*right, cost]), stack=True)

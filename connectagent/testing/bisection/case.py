@@ -20,11 +20,11 @@ from connectagent.replay.answers import model_answer
 from connectagent.replay.network import no_network
 from connectagent.replay.player import RecordEnds
 from connectagent.replay.recording import Recording
+from connectagent.replay.request_keys import RecordedKeys
 from connectagent.replay.runs import Run, runs_of
 from connectagent.session.journal import is_aside
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
-from connectagent.testing.bisection.keys import RecordedKeys
 from connectagent.testing.symptoms import Symptom
 
 ANEW = ("calls", "says", "function")  # the kinds of symptoms that may be the model's own doing

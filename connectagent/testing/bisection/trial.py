@@ -6,25 +6,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from connectagent.agents.agent import Agent
-from connectagent.agents.agent_tool import AskAgent
-from connectagent.agents.runtime import Runtime, default, for_new_agents
-from connectagent.data import ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
+from connectagent.data import LLMResponse, Message
 from connectagent.errors import ConnectAgentError
-from connectagent.hooks.entry_points import check_required
 from connectagent.hooks.handler import Handler
-from connectagent.loop.output import Asked
-from connectagent.replay.player import Player, RecordedTools
-from connectagent.replay.playing import Named, Playing
+from connectagent.replay.handlers import made_with
+from connectagent.replay.live import LivePlaying, ask_model
 from connectagent.replay.recording import RecordedTurn
+from connectagent.replay.request_keys import LiveKeys
 from connectagent.replay.runs import Run
 from connectagent.session.snapshot import clone
 from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold
-from connectagent.testing.bisection.keys import LiveKeys
-from connectagent.tools.tool import Tool
 
 Edit = Callable[[list[Message]], list[Message]]
 """Makes other messages of those of the request that is asked again."""
@@ -97,11 +91,7 @@ def made(case: Case, arm: Arm) -> Agent:
     Raises:
         Exception: it cannot be made so.
     """
-    with for_new_agents(replace(default(), takes=arm.takes)):
-        agent = (arm.make or case.make)()
-    for one in (agent, *agent.below):
-        check_required([handler for handler in one.hooks.loaded if not handler.builtin])
-    return agent
+    return made_with(arm.make or case.make, arm.takes)
 
 
 def outcome_of(case: Case, arm: Arm, sample: int) -> Outcome:
@@ -125,7 +115,7 @@ def outcome_of(case: Case, arm: Arm, sample: int) -> Outcome:
     return Trial(case, agent, arm, sample).run()
 
 
-class Trial(Playing):
+class Trial(LivePlaying):
     """One run.
 
     Args:
@@ -135,7 +125,6 @@ class Trial(Playing):
 
     def __init__(self, case: Case, agent: Agent, arm: Arm, sample: int) -> None:
         self.case, self.arm, self.sample = case, arm, sample
-        self.entries: list[TraceEntry] = []
         self.asked: Counter[str] = Counter()
         self.ran: Counter[tuple[str, str]] = Counter()
         self.sampled, self.turn = False, 0
@@ -143,12 +132,7 @@ class Trial(Playing):
         self.request: list[Message] | None = None
         self.key, self._keys = "", LiveKeys()
         self.cost: float | None = 0.0
-        super().__init__(case.recording, agent, partial(LivePlayer, self))
-
-    def _meet(self, agent: Agent, branch: str) -> None:
-        for one in (agent, *agent.below):
-            if one is not self.agent and id(one) not in self.player.inside:
-                self.player.inside[id(one)] = LivePlayer(self, one)
+        super().__init__(case.recording, agent, case.live_tools, case.schemas)
 
     def run(self) -> Outcome:
         """Play the turns up to the one that shows the symptom."""
@@ -156,7 +140,7 @@ class Trial(Playing):
         for number, turn in enumerate(self.recording.turns[: self.case.place.turn + 1]):
             self.turn = number
             self.before(turn)
-            self.player.begin(turn, self.made)
+            self.begin(turn)
             _, error = self.outcome(turn, lambda: self.input(turn))  # noqa: B023
             if isinstance(error, Untold | BudgetSpent | NoModel) or _is_new(error, turn):
                 self.stop(error)
@@ -204,8 +188,11 @@ class Trial(Playing):
         if case.offline is not None:
             return self._answer_offline(key, nth)
         self.sampled = True
-        asked = partial(_asked, clone(messages), clone(tools), output)
-        answer = case.sample(lambda: asked(self.model(own)), key, nth, self.sample)
+
+        def asked() -> LLMResponse:
+            return ask_model(self.model(own), messages, tools, output)
+
+        answer = case.sample(asked, key, nth, self.sample)
         self._count(answer.usage)
         return answer
 
@@ -240,17 +227,14 @@ class Trial(Playing):
             NoModel: there is none.
         """
         named = self.arm.model or self.case.model
-        if named is None and not isinstance(own, Named):
+        if named is None and not self.is_only_named(own):
             return own
         if named is None and (why := self.case.not_own) is not None:
             raise self.stop(NoModel(f"name a model; only the record names {own.model!r}: {why}"))
-        create, self.agent.runtime.create_model = self.agent.runtime.create_model, None
         try:
-            return self.agent.create_llm(named or own.model)
+            return self.create_model(named or own.model)
         except ConnectAgentError as error:
             raise self.stop(NoModel(str(error))) from error
-        finally:
-            self.agent.runtime.create_model = create
 
     def find(self, name: str, arguments: str, given: Any) -> tuple[Run | None, str]:
         """What a tool came to when it was called so."""
@@ -266,97 +250,6 @@ class Trial(Playing):
         return replace(run, used=False), ""
 
 
-class LivePlayer(Player):
-    """Stands in for the model and the tools of one agent in a run."""
-
-    def __init__(self, trial: Trial, agent: Agent) -> None:
-        self.trial, own = trial, agent.llm
-        super().__init__(agent, trial.case.live_tools)
-        agent.llm = served(trial, own)
-        agent.runtime = Runtime(self._named, self._named, partial(served, trial), lambda after_s: None, replays=True)
-        agent.runtime.on_inner = trial._meet
-
-    def _named(self, model: str) -> Any:
-        """Another model, which is made when it has to be asked."""
-        return Served(self.trial, Later(self.agent, model))
-
-    def begin(self, turn: RecordedTurn, offered: bool = False) -> None:
-        super().begin(turn)
-        tools = self.agent.tools
-        if offered and isinstance(tools, RecordedTools):
-            tools.gone.clear()
-            for name, schema in self.trial.case.schemas.items():
-                if name not in tools:
-                    parameters = schema.get("parameters") or {"type": "object", "properties": {}}
-                    tools.add(Tool(name, str(schema.get("description") or ""), parameters, _no_function))
-
-    def _recorded_tool(self, tool: Tool) -> Tool:
-        return tool if isinstance(tool.function, AskAgent) else super()._recorded_tool(tool)
-
-    def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
-        return self.trial.find(name, arguments, self._arguments)
-
-    def _ends(self) -> bool:
-        return False
-
-    def _note_entry(self, entry: TraceEntry) -> None:
-        self.trial.entries.append(clone(entry))
-
-
-class Later:
-    """A model of an agent that is made when it is asked."""
-
-    def __init__(self, agent: Agent, model: str) -> None:
-        self._agent, self.model = agent, model
-
-    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
-        """Make the model, and ask it."""
-        create, self._agent.runtime.create_model = self._agent.runtime.create_model, None
-        try:
-            llm = self._agent.create_llm(self.model)
-        finally:
-            self._agent.runtime.create_model = create
-        return _asked(messages, tools, output, llm)
-
-
-def _asked(messages: list[Message], tools: Any, output: type[Any] | None, llm: Any) -> LLMResponse:
-    """A model's own answer, of the form that the turn asks for."""
-    answer = llm.complete(messages, tools) if output is None else Asked(output).send(llm, llm.complete, messages, tools)
-    return answer  # type: ignore[no-any-return]
-
-
-class Served(WordByWord):
-    """An LLM whose answers come from the record where it has them; in all else it is the agent's own."""
-
-    def __init__(self, trial: Trial, own: Any) -> None:
-        self._trial, self._own = trial, own
-        self.model = own.model
-
-    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
-        """The recorded answer, else the model's own."""
-        return self._trial.answer(self._own, messages, tools, output)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
-
-
-class Configurable(Served):
-    """The same of an LLM that takes parameters of its provider's API."""
-
-    def __init__(self, trial: Trial, own: Any) -> None:
-        super().__init__(trial, own)
-        self.options = own.options
-
-    def with_options(self, options: dict[str, Any]) -> Configurable:
-        """The same with other parameters."""
-        return Configurable(self._trial, self._own.with_options(options))
-
-
-def served(trial: Trial, own: Any) -> Served:
-    """What answers in an LLM's place."""
-    return (Configurable if isinstance(own, ConfigurableLLM) else Served)(trial, own)
-
-
 def _is_new(error: BaseException | None, turn: RecordedTurn) -> bool:
     """Whether an error ends a turn that did not end with such a one then: what is behind it cannot be told."""
     return isinstance(error, Exception) and not str(turn.end.get("error") or "").startswith(type(error).__name__)
@@ -365,6 +258,3 @@ def _is_new(error: BaseException | None, turn: RecordedTurn) -> bool:
 def _text(error: BaseException) -> str:
     return str(error) if isinstance(error, Untold) else f"the turn fails with {type(error).__name__}: {error}"
 
-
-def _no_function(**arguments: Any) -> str:
-    raise AssertionError("unreachable: it answers from the record")

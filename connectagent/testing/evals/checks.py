@@ -16,7 +16,8 @@ from connectagent.errors import ConfigError
 from connectagent.loop.ask import verdict
 from connectagent.models.names import default_model
 from connectagent.output.masking import current
-from connectagent.testing.evals.trial import Score, Trial, as_json
+from connectagent.output.text import as_json
+from connectagent.testing.evals.trial import Score, Trial
 
 Check = Callable[..., Any]
 

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 from connectagent.errors import ConfigError
 from connectagent.output.masking import current
-from connectagent.output.text import clean
+from connectagent.output.text import as_json, clean
 from connectagent.testing.evals.changes import Compared
 from connectagent.testing.evals.sums import Scores, Taken, mean, scores, scores_of, sums_of
-from connectagent.testing.evals.trial import Case, Trial, as_json
+from connectagent.testing.evals.trial import Case, Trial
 
 FORMAT = 1
 # What XML 1.0 cannot have, not even escaped: https://www.w3.org/TR/xml/#charsets

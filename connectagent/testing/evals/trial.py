@@ -147,15 +147,6 @@ class Trial:
         return [score.cost for score in (self.scores or {}).values()]
 
 
-def as_json(value: Any) -> Any:
-    """A result as data for JSON, without secrets: of a model, a dataclass and the like, their fields."""
-    if value is None or isinstance(value, str):
-        return value
-    from pydantic_core import to_jsonable_python  # those who have typed results have loaded it
-
-    return current().value(to_jsonable_python(value, fallback=str))
-
-
 def total(costs: Iterable[float | None]) -> float | None:
     """The sum; None where one is not known."""
     found = list(costs)

@@ -14,7 +14,7 @@ from connectagent.data import TraceEntry
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.text import describe
 from connectagent.replay.player import Player, RecordEnds
-from connectagent.replay.playing import Playing, agent_of
+from connectagent.replay.playing import Playing, agent_from_record
 from connectagent.replay.recording import Recording
 from connectagent.testing.symptoms import Symptom
 from connectagent.tools.tool import Tool
@@ -72,7 +72,7 @@ class Trying(Playing):
     """
 
     def __init__(self, recording: Recording, setup: Setup, symptom: Symptom) -> None:
-        super().__init__(recording, agent_of(recording, setup.plugins(), **setup.options), Player)
+        super().__init__(recording, agent_from_record(recording, setup.plugins(), **setup.options), Player)
         self._symptom = symptom
         self.player.on_request = lambda player, sent: player.requests.clear()
         self.seen: list[TraceEntry] = []

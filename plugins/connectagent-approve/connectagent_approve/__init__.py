@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from connectagent import ConfigError, ToolCall, ToolRejected, after_each_tool, arguments_text, before_each_tool
-from connectagent.output.typed import can_ask, forget_typed, one_question
+from connectagent.output import can_ask, forget_typed, one_question
 
 if TYPE_CHECKING:
     from connectagent import Agent, Tool

@@ -20,7 +20,7 @@ from dbos import DBOS, DBOSClient, Serializer  # type: ignore[import-not-found, 
 from pydantic_core import to_jsonable_python
 
 from connectagent import Agent, ConfigError, DivergenceError, Paused, SessionBusy, mask
-from connectagent.output.typed import unattended
+from connectagent.output import unattended
 
 VERSION = "connectagent-1"  # of the workflows: what a script changes does not strand those that wait
 POLL_S = 0.1  # between looks at the database

@@ -24,7 +24,7 @@ def serve(script: str, http: bool, host: str, port: int) -> None:
     import io
     import sys
 
-    from connectagent.commands.script import agent_of, load
+    from connectagent.commands import agent_of, load
 
     with contextlib.redirect_stdout(sys.stderr):  # stdout is the protocol's
         module = load(script)

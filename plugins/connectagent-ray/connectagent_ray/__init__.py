@@ -16,7 +16,7 @@ import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 from connectagent import Agent, BatchLimits, BatchStopped, ConfigError, before_each_tool, before_llm, on_trace
 from connectagent.agents.batch import batch_items, in_order
-from connectagent.output.typed import unattended
+from connectagent.output import unattended
 
 STOP_S = 60.0  # for turns to end after Ctrl-C: they are within a model call, or a tool
 _AGAIN_S = 0.5  # until they are stopped once more

@@ -85,7 +85,7 @@ def serve(
     import os
 
     from connectagent import SqliteStore
-    from connectagent.commands.script import agent_of, load
+    from connectagent.commands import agent_of, load
 
     agent = agent_of(load(script))
     if agent is None:

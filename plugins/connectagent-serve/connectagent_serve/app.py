@@ -25,7 +25,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from connectagent import ConfigError, Paused, Store
-from connectagent.output.typed import unattended
+from connectagent.output import unattended
 from connectagent_serve.decisions import decision_of, decision_of_agui
 from connectagent_serve.events import chunks, completion, failed, run_events, usage_of
 from connectagent_serve.frontend import FrontEnd, front_end_of
