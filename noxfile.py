@@ -17,14 +17,14 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 LOWEST, NEWEST = PYTHONS[0], PYTHONS[-1]
 # What a version of Python or of a library breaks first, in few seconds.
 QUICK = [
-    "tests/test_cli.py::test_an_unknown_option_is_a_usage_error",
-    "tests/test_cli.py::test_an_empty_prompt_is_a_usage_error",
-    "tests/test_hook_table.py",
-    "tests/test_house.py",
-    "tests/test_libraries.py",
-    "tests/test_prompt_caching.py",
-    "tests/test_providers_names.py",
-    "tests/test_tool_schemas.py",
+    "tests/commands/test_cli.py::test_an_unknown_option_is_a_usage_error",
+    "tests/commands/test_cli.py::test_an_empty_prompt_is_a_usage_error",
+    "tests/promises/test_hook_table.py",
+    "tests/project/test_house.py",
+    "tests/project/test_libraries.py",
+    "tests/models/test_prompt_caching.py",
+    "tests/models/test_providers_names.py",
+    "tests/tools/test_tool_schemas.py",
 ]
 QUICK_TOOLS = ["pytest", "pytest-xdist", "hypothesis"]
 HEAVY = ["dbos", "local", "ray"]
@@ -101,7 +101,8 @@ def lowest_core(session: nox.Session) -> None:
     """The core's tests with the lowest versions that it allows by itself: some plugins need later ones."""
     install_lowest(session)
     session.install(*QUICK_TOOLS)
-    run_tests(session, "-n", "2", "tests", "--ignore", "tests/test_all_plugins.py")  # which needs their libraries
+    needs_their_libraries = "tests/project/test_all_plugins.py"
+    run_tests(session, "-n", "2", "tests", "--ignore", needs_their_libraries)
 
 
 @nox.session(python=NEWEST)
@@ -163,7 +164,7 @@ def wheels(session: nox.Session) -> None:
     empty = target / "empty"
     empty.mkdir()
     with session.chdir(empty):
-        session.run("python", str(ROOT / "tests" / "installed.py"), env={"PYTHONPATH": None})
+        session.run("python", str(ROOT / "tests" / "project" / "installed.py"), env={"PYTHONPATH": None})
     session.install("--find-links", str(target), *_test_tools())
     for archive in sorted(target.glob("connectagent_*.tar.gz")):
         name = archive.name.split("-")[0][13:]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from connectagent.agents.agent import Agent
     from connectagent.agents.batch import BatchLimits
-    from connectagent.agents.keyed import KeyedSession
+    from connectagent.agents.keyed_session import KeyedSession
     from connectagent.agents.workflows import Loop, Parallel, Sequential
     from connectagent.builtin.xray import xray
     from connectagent.data import (
@@ -92,7 +92,7 @@ __version__ = "0.1.0"
 _HOME = {
     "agents.agent": "Agent",
     "agents.batch": "BatchLimits",
-    "agents.keyed": "KeyedSession",
+    "agents.keyed_session": "KeyedSession",
     "builtin.xray": "xray",
     "errors": "BatchStopped ConfigError ConnectAgentDeprecationWarning ConnectAgentError DivergenceError HandlerError "
     "HookResultError OutputError "

@@ -1,7 +1,7 @@
 """Update the generated parts of README.md and the pages of docs/: `python docs/generate.py`.
 
 A generated part stands between two comments, `<!-- settings -->` and `<!-- end of settings -->`, and comes from the
-code itself. `tests/test_readme.py` fails where one is not up to date.
+code itself. `tests/project/test_readme.py` fails where one is not up to date.
 """
 
 from __future__ import annotations

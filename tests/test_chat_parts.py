@@ -15,7 +15,7 @@ import pytest
 from terminals import Pty, environment
 
 from connectagent import Agent, ConfigError, on_session
-from connectagent.agents.undo import take_again, take_back
+from connectagent.agents.rewind import take_again, take_back
 from connectagent.cli.chat import history
 from connectagent.cli.chat.commands import parse
 from connectagent.cli.chat.markdown import Arriving, lines_of
@@ -345,5 +345,3 @@ def test_a_pipe_loads_no_prompt(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, input="hi\n", env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.endswith("lean\n"), done.stderr
-
-

@@ -9,10 +9,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Unpack, cast, overload
 
-from connectagent.agents.again import Repeatable
 from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.awaitable import Output, Prompt, Resuming
 from connectagent.agents.closing import close_dropped, dropped, watch
+from connectagent.agents.copies import Repeatable
 from connectagent.agents.links import start, take_turn
 from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from connectagent.agents.keyed import KeyedSession
+from connectagent.agents.keyed_session import KeyedSession
 from connectagent.data import TraceEntry
 from connectagent.errors import BatchStopped, Cancelled, ConfigError, DivergenceError, Paused
 from connectagent.hooks.markers import on_trace

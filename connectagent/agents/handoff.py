@@ -213,7 +213,7 @@ def _run_body(turn: Turn) -> Ending | None:
         value = turn.boundary.run_tool(agent.body, {name: given[name] for name in agent.body_parameters})
         if turn.ended is not None:
             return None
-        if turn.past is not None:
+        if turn.resumed:
             finish(turn, id)
         if not isinstance(value, str | None):
             raise TypeError(

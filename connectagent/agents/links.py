@@ -153,7 +153,7 @@ class Links(Node):
             if not self.take_recorded(turn, branch, began) and began:
                 self.rewind([turn.id])
                 for child in self.below:
-                    child.rewind(turn.past.unfinished(child.branch))  # type: ignore[union-attr]
+                    child.rewind(turn.past.unfinished(child.branch))
             self.conversation.labels = {"author": self.name, "branch": branch}
         self.conversation.session["id"] = turn.log.id
         return self.conversation.labels

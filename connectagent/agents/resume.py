@@ -271,9 +271,7 @@ def _lines_of(part: Any) -> list[TraceEntry]:
     return [] if part is None else part.lines
 
 
-def _begun_anew(
-    agent: Any, session: RecordedSession, at: tuple[int, int] | None, fork: bool, form: Any
-) -> str | None:
+def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None, fork: bool, form: Any) -> str | None:
     """The last turn's result. One that was rewound, or cut off before its message was added, is taken again."""
     if agent.conversation.session["turn"]:  # else the session begins in its first turn
         agent.hooks.observe("on_session", agent=agent, reason=_reason(fork))

@@ -9,10 +9,8 @@ from typing import Any
 
 import click
 
-from connectagent.cli.view.changes import changes_of
 from connectagent.commands.tables import (
     Column,
-    data_text,
     echo,
     echo_json,
     json_option,
@@ -25,9 +23,11 @@ from connectagent.output.rows import first_line
 from connectagent.output.text import actor, actor_with_place, clean, visible
 from connectagent.output.words import ADDED, REMOVED, SAME, Piece, word_diff
 from connectagent.records.blobs import blob_folder
+from connectagent.records.changes_by_plugins import PluginChange, plugin_changes
 from connectagent.records.find import find_record
 from connectagent.records.history import history_of
 from connectagent.records.read import read_lazily, refuse_odd
+from connectagent.records.texts import data_text
 from connectagent.records.watched import watched_agents
 from connectagent.session.history import Change, History, Line
 
@@ -71,18 +71,27 @@ def _print_blame(history: History, what: str | None, as_json: bool) -> None:
 
 def _plugin(path: Path, name: str, as_json: bool) -> None:
     """Print what a plugin changed."""
-    changes = changes_of(watched_agents(read_lazily(path), blob_folder(path)), links=False)
-    mine = [change for change in changes if change["plugin"] == name]
+    changes = plugin_changes(watched_agents(read_lazily(path), blob_folder(path)))
+    mine = [change for change in changes if change.plugin == name]
     if not mine:
-        known = sorted({change["plugin"] for change in changes})
+        known = sorted({change.plugin for change in changes})
         hint = did_you_mean(name, known)
         raise ConfigError(f"plugin {name!r} changed nothing.{hint} There are changes by: {', '.join(known) or 'none'}")
     if as_json:
-        return echo_json(mine)
+        return echo_json([_change_data(change) for change in mine])
     for number, change in enumerate(mine):
-        inside = f" in {visible(change['in'])}" if change.get("in") else ""
-        echo(f"{chr(10) * (number > 0)}{change['by']} {change['did']}{inside}, {change.get('where', '')}")
-        _show(change["diff"])
+        if number:
+            echo("")
+        inside = f" in {visible(change.inside)}" if change.inside else ""
+        echo(f"{change.maker} {change.did}{inside}, {change.place}")
+        _show(word_diff(change.before, change.after))
+
+
+def _change_data(change: PluginChange) -> dict[str, Any]:
+    data = {"plugin": change.plugin, "by": change.maker, "did": change.did}
+    more = {"hook": change.by.get("hook"), "where": change.place, "in": change.inside}
+    data |= {key: value for key, value in more.items() if value}
+    return {**data, "diff": word_diff(change.before, change.after)}
 
 
 def _listed(history: History) -> list[tuple[int | None, Line]]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from connectagent.commands.tables import (
         Column,
         cost_text,
-        data_text,
         echo,
         echo_json,
         json_option,
@@ -49,7 +48,7 @@ _HOMES = {
     "commands.prompts": "Number Prompt prompt_options read_prompts",
     "commands.recorded_agent": "agent_in agent_maker script_of",
     "commands.script": "agent_of agent_options apply_options load load_beside plugin_from_text",
-    "commands.tables": "Column cost_text data_text echo echo_json "
+    "commands.tables": "Column cost_text echo echo_json "
     "json_option record_argument show_table terminal tokens_text",
     "commands.usage": "Group WholeNumber",
     "commands.written": "check_written lines_into write_text",
@@ -72,7 +71,6 @@ __all__ = [
     "apply_options",
     "check_written",
     "cost_text",
-    "data_text",
     "echo",
     "echo_json",
     "json_option",

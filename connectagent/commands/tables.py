@@ -17,8 +17,8 @@ from connectagent.output.rows import Row, price, rows_of, tokens
 from connectagent.output.terminal import Terminal
 from connectagent.output.text import clean, visible
 from connectagent.records.find import agent_in_name, all_records, records_folder
-from connectagent.records.messages import TurnMessages
 from connectagent.records.read import refuse_odd
+from connectagent.records.texts import data_text, plain_value
 
 Read = TypeVar("Read")
 
@@ -64,25 +64,6 @@ def echo_json(value: Any) -> None:
 def echo(text: object) -> None:
     """Print a text of several lines without control characters."""
     click.echo(clean(str(text)))
-
-
-def plain_value(value: Any) -> str:
-    """A value that JSON does not have, as text; a time, and messages of a turn, as in the record."""
-    if isinstance(value, TurnMessages):
-        return value.text()
-    if isinstance(value, datetime.datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return str(value)
-
-
-def data_text(value: Any, indent: int | None = None) -> str:
-    """A value of an entry as whole text: a text unchanged, others as JSON."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
-    except (TypeError, ValueError, RecursionError):  # what YAML has and JSON has not: keys that are lists
-        return str(value)
 
 
 _LEAST_CELLS = 8  # of the last column, beside the others

@@ -269,4 +269,4 @@ def _is_of(entry: TraceEntry, hook: str, handlers: list[list[Any]]) -> bool:
     return any(place.startswith(f"{hook}/{handler_in_id(*handler)}/") for handler in handlers)
 
 
-NO_CHANGES = BetweenSteps(Journal(()), "", None, None)  # of a turn that is not resumed
+NO_CHANGES = BetweenSteps(Journal(), "", None, None)  # of a turn that is not resumed

@@ -86,7 +86,7 @@ class HookRun:
         if self.hook not in turn.host.others:  # only the package's own, which change nothing
             return self.call(turn.host, turn.agent)
         self.id = id = f"{turn.id}/{self.place}"
-        if turn.past is not None:
+        if turn.resumed:
             if self._looked_up():
                 return self
             turn.between.everything()
@@ -212,7 +212,7 @@ class HookRun:
     def _close(self, ended: Ending | None, **line: Any) -> None:
         """Write what the handlers decided, or that they changed something; nothing if they only observed."""
         turn = self.turn
-        if turn.past is not None and not line:
+        if turn.resumed and not line:
             finish(turn, self.id, None if self.kind == "around" else self.passed[self.known :])
         if self.kind != "observe" or self.again is not None:
             line = {**self.as_data(self.hook != "before_llm" or turn.has_changes(self.id)), **line}

@@ -42,7 +42,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
         caller.before_model(agent)
     place, tools = f"{session['iteration']}/", agent.tools.offered[1]
     request = LLMRequest(session["messages"], tools, agent.llm.model)
-    if turn.past is not None or not hooks.others.isdisjoint(_GIVEN):  # else nobody looks at it
+    if turn.resumed or not hooks.others.isdisjoint(_GIVEN):  # else nobody looks at it
         request.tools, request._tools_seen = own_tools(turn, tools), tools  # a copy: agents may share the schemas
         request.options = agent.call_options()
     call = Call(turn, request, f"{turn.id}/{place[:-1]}")
@@ -50,7 +50,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
     if turn.ended is not None:
         return None
     response = (call.attempt() or call.retried()) if answer is None else call.stand_in(answer)
-    if response is not None and ("after_llm" in hooks.active or turn.past is not None):
+    if response is not None and ("after_llm" in hooks.active or turn.resumed):
         final, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
         if final is not response or turn.has_changes(f"{turn.id}/{place}after_llm"):  # handlers may leave anything
             response = as_response(final)
@@ -141,7 +141,7 @@ class Call(Choice):
         self.number, self.id = number, f"{self.place}/model{number}"
         self.error, self.own, self.sent, self._began = None, None, {}, time.perf_counter()
         self.noted = {"started": time.time(), "attempt": number if number > 1 else None, "by": self.by or by}
-        if turn.past is not None and (line := turn.closing(self.id)) is not None:
+        if turn.resumed and (line := turn.closing(self.id)) is not None:
             return self.taken(line)
         if isinstance(self.llm, str):
             self.make_named(self.llm)
@@ -176,7 +176,7 @@ class Call(Choice):
         turn, over = self.turn, self.running("around_llm")
         given: dict[str, Any] = {"agent": turn.agent, "request": self.request}
         around: LLMResponse = turn.host.around("around_llm", self._ask, as_response, over, **given)
-        if turn.past is not None:
+        if turn.resumed:
             finish(turn, self.id)
         return around
 

@@ -132,7 +132,7 @@ class Choice:
             if answer is None or self.number - self.extra > MAX_RETRIES:
                 raise self.error
             retry: Retry = answer.value
-            if turn.past is None or not turn.has_begun(f"{self.place}/model{self.number + 1}"):
+            if not turn.has_begun(f"{self.place}/model{self.number + 1}"):
                 turn.agent.runtime.sleep(retry.after_s)
             if (model := retry.model) is not None:
                 stand_in = turn.agent.runtime.stand_in

@@ -45,7 +45,7 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
     caller = asked.turn
     with caller.alone(asked):
         id = caller.key(asked, "turn", agent.name, given.message["content"], key)
-    line = caller.past.closing(id, caller.id) if caller.past is not None else None
+    line: TraceEntry | None = caller.past.closing(id, caller.id)
     if line is None:
         line = _inner_turn(agent, given, asked, id, handoff)
     else:
@@ -124,7 +124,7 @@ def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | No
         turn.copy.close()
     caller.inner.remove(turn)  # only now: where Ctrl-C came before, the caller tells which of its hooks are over
     agent.boundary.forget_errors()
-    if turn.past is not None:
+    if turn.resumed:
         agent.hooks.look_up(())
     agent.leave_session()
 

@@ -38,7 +38,8 @@ class Operations:
     boundary: Any
     id: str
     log: Log
-    past: Journal | None
+    past: Journal
+    resumed: bool
     root: Any
     conversation: Any
     runs: dict[str, HookRun]
@@ -59,8 +60,6 @@ class Operations:
 
     def closing(self, id: str) -> TraceEntry | None:
         """The line that ended an operation, whose changes are applied again; None if the operation must run."""
-        if self.past is None:
-            return None
         self.between.before(id)
         if (line := self.past.closing(id, self.id)) is not None:
             self.reapply(id)
@@ -69,16 +68,14 @@ class Operations:
 
     def opens(self, id: str) -> None:
         """Note that an operation runs now, though the log may have a part of it."""
-        if self.past is not None:
-            self.past.opened(id, self.id)
+        self.past.opened(id, self.id)
 
     def has_begun(self, id: str) -> bool:
         """Whether an operation began before the turn stopped."""
-        return self.past is not None and id in self.past.began
+        return id in self.past.began
 
     def reapply(self, id: str, passed: list[list[Any]] | None = None) -> list[TraceEntry]:
         """Apply the changes of a finished operation again; `passed`: only those of these handlers, of a hook."""
-        assert self.past is not None
         changes = self.past.changes(id, self.id, self.branch)
         if passed is not None:  # the others begin again, and look up what they asked for
             changes = until_passed(self.past, id, passed, changes)
@@ -94,7 +91,7 @@ class Operations:
         with self.root.guard:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
         id = f"{id}#{number}"
-        if self.past is not None:
+        if self.resumed:
             expect(self, asked.id, id)
         return id
 
@@ -124,11 +121,11 @@ class Operations:
 
     def is_known(self, id: str) -> bool:
         """Whether the log has the end of an operation."""
-        return self.past is not None and id in self.past.closed and not self.past.is_open(id)
+        return id in self.past.closed and not self.past.is_open(id)
 
     def was_resumed_after(self, kind: type[Exception], id: str) -> bool:
         """Whether an operation ended before an error of this class ended the turn, which was resumed then."""
-        if self.past is None or id not in self.past.closed:
+        if id not in self.past.closed:
             return False
         later = self.past.lines[self.past.closed[id] + 1 :]
         return any(line.get("id") == self.id and line.get("error_type") == kind.__name__ for line in later)
@@ -242,7 +239,7 @@ class Operations:
     def sums(self) -> tuple[float, Spent]:
         """How long the turn took so far, in ms, and what it spent, including the time before it was resumed."""
         ms = (time.time() - self.started) * 1000
-        if self.past is None:
+        if not self.resumed:
             return ms, self.spent
         before = spent_in(line for line in self.past.lines if is_inside(place_of(line), self.id))
         before.include(self.spent)

@@ -96,14 +96,13 @@ class Round:
     def _ahead(self, step: Callable[[], None]) -> None:
         """Run a step that looks up the result of a body, though calls before it are not settled."""
         turn, past, id = self._turn, self._turn.past, self._turn.id
-        seen, between = -1 if past is None else past.seen.get(id, -1), turn.between
+        seen, between = past.seen.get(id, -1), turn.between
         turn.between = NO_CHANGES
         try:
             step()
         finally:
             turn.between = between
-            if past is not None:
-                past.seen[id] = seen
+            past.seen[id] = seen
 
     def _hold(self, run: ToolRun, wait: Waiting) -> None:
         wait.call = run.call
@@ -112,8 +111,8 @@ class Round:
     def _settle(self, group: list[ToolRun]) -> None:
         for run in group:
             try:
-                if (past := self._turn.past) is not None:
-                    past.closing(f"{run.id}/tool1", self._turn.id)  # the turn has reached it now
+                if self._turn.resumed:
+                    self._turn.past.closing(f"{run.id}/tool1", self._turn.id)  # the turn has reached it now
                     self._turn.between.until(f"{run.id}/tool1")
                 self._contexts[id(run)].run(self._pending, run, run.settle)
             except BaseException as error:

@@ -50,7 +50,7 @@ class Remote:
 
     def closing(self, id: str) -> Any:
         """The line that ended an operation; None if the operation must run."""
-        return None if self.turn.past is None else self.call(self.turn.closing, id)
+        return None if not self.turn.resumed else self.call(self.turn.closing, id)
 
     def ending_as_data(self) -> dict[str, Any]:
         """The ending in the form of a line."""

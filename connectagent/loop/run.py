@@ -34,7 +34,7 @@ def run_turn(turn: Turn) -> str:
             result = str(around)
         else:
             result = take_steps(turn)
-    if turn.past is not None:
+    if turn.resumed:
         finish(turn, turn.id)
     return result
 
@@ -179,7 +179,7 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             frame.CURRENT.set(None)  # Ctrl-C between a frame and its end leaves it there
             turn.over, agent.turn = True, None
             agent.boundary.forget_errors()
-            if turn.past is not None:
+            if turn.resumed:
                 agent.hooks.look_up(())
             if turn.pool is not None:
                 tear_down(turn.pool)

@@ -152,7 +152,7 @@ class ToolRun(ToolOutcome):
 
     def body(self) -> None:
         """Run the tool, unless the call is decided or the log has its result."""
-        line = None if self.turn.past is None else self.turn.closing(f"{self.id}/tool1")
+        line = self.turn.closing(f"{self.id}/tool1") if self.turn.resumed else None
         if line is not None:
             self._take(line)
         elif not self.decided:
@@ -178,7 +178,7 @@ class ToolRun(ToolOutcome):
         tool, since = turn.agent.tools.by_name.get(call.name), turn.boundary.blames
         ended, request = turn.ended, turn.request
         try:
-            if turn.past is not None and self._is_answered(id, entry, tool, turn.past):
+            if turn.resumed and self._is_answered(id, entry, tool, turn.past):
                 return None
             if tool is None:
                 raise turn.agent.tools.missing(call.name)
@@ -191,7 +191,7 @@ class ToolRun(ToolOutcome):
                     value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
                 else:
                     value = self._run(tool, number, entry)
-            if turn.past is not None:
+            if turn.resumed:
                 finish(turn, id)
             entry.update(status="success", result=result_content(value))
         except BaseException as error:

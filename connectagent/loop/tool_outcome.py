@@ -101,7 +101,7 @@ class ToolOutcome:
         entry.update(interruption(interrupt))
         if getattr(interrupt, "left_behind", False):
             entry["result"] = f"{entry['result']}; {RUNS_ON}"
-        if isinstance(interrupt, Diverged) and past is not None and id in past.left:
+        if isinstance(interrupt, Diverged) and id in past.left:
             turn.log.append({"type": LEFT, "id": id, "waits": past.left[id]})
 
     # -- what a person decided -----------------------------------------------------------------
@@ -210,7 +210,7 @@ class ToolOutcome:
     def _note_changes(self, id: str) -> None:
         """Note what the body wrote, which a parallel one may overwrite: the trace lacks what changed nothing."""
         past, conversation = self.turn.past, self.turn.conversation
-        line = past.lines[past.bodies[id]] if past is not None and id in past.bodies else {}
+        line = past.lines[past.bodies[id]] if id in past.bodies else {}
         for change in line.get("changes", ()):
             if "turn" not in change and conversation.writes.are_noted:
                 conversation.writes.note(change, change["by"], conversation.session["state"])
@@ -250,8 +250,12 @@ class ToolOutcome:
 
     def _may_retry(self) -> bool:
         """Whether the call may run again; not while the last attempt may still take effect, unless it is idempotent."""
-        again = not self.entry.get("left_behind") or self.turn.agent.tools.get(self.call.name).idempotent
-        return again and self.turn.ended is None
+        if self.turn.ended is not None:
+            return False
+        if not self.entry.get("left_behind"):
+            return True
+        tool = self.turn.agent.tools.get(self.call.name)
+        return tool is None or tool.idempotent  # one that is gone is not found, so that nothing runs twice
 
     def _again(self, number: int, after_s: float, by: By) -> None:
         turn, id = self.turn, f"{self.id}/tool{number}"

@@ -35,10 +35,11 @@ class Turn(Operations):
         id: the place of the turn.
         log: where its lines go; an inner turn uses the log of the root turn.
         asked: the frame in which the turn was asked for; None for a root turn.
-        past: the lines of the turn so far, if it is resumed.
+        past: the lines of the turn so far; None or empty if it is not resumed.
 
     Attributes:
         ended: set if the turn is to end before its next call of a model or tool.
+        resumed: whether it goes on from its log.
         inner: the turns that run inside it.
         silent: the hooks whose handlers only observed, as long as nothing began after them in the turn.
         waiting: the waits of a paused root turn, until it is resumed or given up.
@@ -58,11 +59,13 @@ class Turn(Operations):
         self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
     ) -> None:
         self.agent, self.conversation, self.host, self.boundary = agent, agent.conversation, agent.hooks, agent.boundary
-        self.id, self.log, self.past = id, log, past
+        self.id, self.log = id, log
         self.message, self.prompt, self.limit, self.output = given
         self.asked = asked
         self.parent: Turn | None = None if asked is None else asked.turn
         self.root: Turn = self if self.parent is None else self.parent.root
+        self.past = past or Journal()
+        self.resumed = bool(self.past.lines)
         self.frame = Frame(self, id, account=None if asked is None else asked.account)
         self.inner: list[Turn] = []
         self.silent: list[str] = []
@@ -106,7 +109,7 @@ class Turn(Operations):
 
     def began(self, id: str, **more: Any) -> None:
         """Write that an operation begins, before anything of it happens."""
-        if self.past is not None:
+        if self.resumed:
             self.opens(id)
             self.between.everything()
             if id in self.past.began:
@@ -116,7 +119,7 @@ class Turn(Operations):
 
     def has_changes(self, id: str) -> bool:
         """Whether handlers of a hook changed anything, as far as this process knows: before a resume they may have."""
-        return id in self.touched or self.past is not None
+        return id in self.touched or self.resumed
 
     # -- hooks ---------------------------------------------------------------------------------
 
@@ -199,19 +202,19 @@ class Turn(Operations):
             ConfigError: the system prompt needs state that is missing.
         """
         self.conversation = self.agent.conversation  # a new one, if the agent was reset
-        if self.past is not None:
+        if self.resumed:
             self._expect(self.past)
         self.conversation.begin_turn(self.prompt)
 
     def begin(self) -> None:
         """Take the user's message into the conversation."""
         conversation = self.conversation
-        if self.past is not None and "around_turn" in self.host.others:  # later changes of theirs are in the turn
+        if self.resumed and "around_turn" in self.host.others:  # later changes of theirs are in the turn
             self.log.append({"type": CLOSED, "id": f"{self.id}/resumed/around_turn"})
         if self.agent.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
             self.agent.fresh = False
             self.notify("on_session", reason="begun")
-        if self.past is not None:
+        if self.resumed:
             self._go_on(resumptions(self.past, self.id))
         if self.handoff is not None:
             self.handoff.begin(self)
@@ -345,7 +348,7 @@ class Turn(Operations):
             lost = [*lost, *self.conversation.merge(change, by, copy)]
         if not known:
             self.conversation.trace({**line, "type": "agent_turn"})
-        if lost and not (self.past is not None and self.past.has(LOST_UPDATE, id)):
+        if lost and not self.past.has(LOST_UPDATE, id):
             self.conversation.trace(lost_update(by, lost), id)
         self.between.behind(line["id"])
         self._end_with(line)
@@ -367,7 +370,7 @@ class Turn(Operations):
                 elif "line" in change:
                     lost = change.get("lost", ())
                     self.take_closing(change["line"], change["change"], change["known"], copy, lost)
-                elif self.past is not None and change["turn"] in self.past.closed:
+                elif change["turn"] in self.past.closed:
                     line = self.past.lines[self.past.closed[change["turn"]]]
                     self.take_closing(line, line, line["type"] == "agent_turn", copy, change.get("lost", ()))
 

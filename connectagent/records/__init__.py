@@ -13,6 +13,7 @@ from connectagent.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from connectagent.records.changes_by_plugins import PluginChange, plugin_changes
     from connectagent.records.find import find_record, find_records, last_record_of
     from connectagent.records.findings import findings_of, keep_finding
     from connectagent.records.own import why_not_own, why_not_run
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from connectagent.records.requests import Request, SentMessage
     from connectagent.records.sent import canonical
     from connectagent.records.summary import Summary, summarise
+    from connectagent.records.texts import content_text, data_text
     from connectagent.records.watched import WatchedAgent
     from connectagent.records.yaml_lines import record_value
     from connectagent.session.history import History
@@ -33,11 +35,13 @@ _HOMES = {
     "records.find": "find_record find_records last_record_of",
     "records.findings": "findings_of keep_finding",
     "records.own": "why_not_own why_not_run",
+    "records.changes_by_plugins": "PluginChange plugin_changes",
     "records.read": "count_calls read_head read_record refuse_odd",
     "records.record": "Record",
     "records.requests": "Request SentMessage",
     "records.sent": "canonical",
     "records.summary": "Summary summarise",
+    "records.texts": "content_text data_text",
     "records.watched": "WatchedAgent",
     "records.yaml_lines": "record_value",
     "session.history": "History",
@@ -51,6 +55,7 @@ __all__ = [
     "Change",
     "History",
     "Line",
+    "PluginChange",
     "Record",
     "Request",
     "SentMessage",
@@ -58,13 +63,16 @@ __all__ = [
     "Summary",
     "WatchedAgent",
     "canonical",
+    "content_text",
     "count_calls",
+    "data_text",
     "find_record",
     "find_records",
     "findings_of",
     "is_aside",
     "keep_finding",
     "last_record_of",
+    "plugin_changes",
     "read_head",
     "read_record",
     "record_value",

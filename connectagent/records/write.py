@@ -99,7 +99,7 @@ class MemoryLog:
         """Begin or resume a root turn."""
         with self._lock:
             lines, self._lines = self._lines, []
-            if turn.past is not None:
+            if turn.resumed:
                 self._lines += map(dict, turn.past.lines)
             elif lines:  # what the program changed before it is the turn's
                 self._lines += [line for line in lines if line.get("at") == turn.id]
@@ -160,13 +160,13 @@ class RecordLog(MemoryLog):
             refresh()
             self.follow(turn.agent)
             self._recover()
-            if turn.past is None and self._lines:  # nobody goes on with open turns of the last turn
+            if not turn.resumed and self._lines:  # nobody goes on with open turns of the last turn
                 for id in Journal(self._lines).open_turns():
                     self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
             self._withheld.clear()
             MemoryLog.begin(self, turn)
             written = TurnItem(min(self._messages, len(turn.conversation.snapshot.originals)))
-            if turn.past is not None:
+            if turn.resumed:
                 written.resume(turn.past.lines)
             self._write("")  # handlers may ask for the file
             rest = "".join([f"{self._from()}  trace:\n", *self._waiting])
@@ -176,7 +176,7 @@ class RecordLog(MemoryLog):
 
     def _item(self, turn: Any, rest: str) -> bytes:
         """The item's beginning, made with the turn's first line: `around_turn` may first add secrets of the prompt."""
-        what = "resumed: true" if turn.past is not None else f"input: {self._encoder.scalar(turn.prompt)}"
+        what = "resumed: true" if turn.resumed else f"input: {self._encoder.scalar(turn.prompt)}"
         who = f"owner: {self._encoder.line(owner())}"
         return f"- turn: {self._session['turn']}\n  {what}\n  {who}\n{rest}".encode("utf-8", "replace")
 

@@ -154,10 +154,7 @@ def ask_model(llm: Any, messages: list[Message], tools: Any, output: type[Any] |
     """A model's own answer to copies of a request, in the form that the turn asks for."""
     copies, offered = clone(messages), clone(tools)
     answer: LLMResponse
-    if output is None:
-        answer = llm.complete(copies, offered)
-    else:
-        answer = Asked(output).send(llm, llm.complete, copies, offered)
+    answer = llm.complete(copies, offered) if output is None else Asked(output).send(llm, llm.complete, copies, offered)
     return answer
 
 

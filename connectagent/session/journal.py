@@ -108,13 +108,13 @@ class Journal:
     """The lines of a turn and of its inner agents, by place.
 
     Args:
-        lines: the lines of the log in order, including entries of the trace.
+        lines: the lines of the log in order, including entries of the trace; none of a turn that is not resumed.
 
     Attributes:
         void: the numbers of the lines that no longer count, as their operation began again later.
     """
 
-    def __init__(self, lines: Iterable[TraceEntry]) -> None:
+    def __init__(self, lines: Iterable[TraceEntry] = ()) -> None:
         self.lines = list(lines)
         self.void: set[int] = set()
         self.began: dict[str, int] = {}
@@ -132,7 +132,8 @@ class Journal:
             if line.get("type") == "resumed":
                 self._goes_on_from(number)
             self._take(number, line)
-        self._goes_on_from(len(self.lines))
+        if self.lines:
+            self._goes_on_from(len(self.lines))
 
     def with_lines(self, *lines: TraceEntry) -> Journal:
         """The journal with more lines."""

@@ -1,4 +1,4 @@
-"""Windows as connectagent sees it, on Linux: `PYTHONPATH=tests/windows python -m pytest tests/test_records.py`.
+"""Windows as connectagent sees it, on Linux: `PYTHONPATH=tests/windows python -m pytest tests/records/test_records.py`.
 
 Each process with this folder on its PYTHONPATH has it, and so have its children. For the code of connectagent and its
 plugins only, since the standard library needs them:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from connectagent.agents.undo import recorded_at, take_again, take_back
+from connectagent.agents.rewind import recorded_at, take_again, take_back
 from connectagent.cli.log.export import EXPORTERS
 from connectagent.cli.view.command import has_desktop, in_browser
 from connectagent.data import Image

@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
-from connectagent.commands.tables import data_text
 from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
 from connectagent.records.lines import MAX_VALUES
 from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.texts import data_text
 
 _MOST_PAIRED = 2_000  # steps, or lines of a text, between equal ones; more are compared place by place
 _as_text = json.JSONEncoder(sort_keys=True, default=str).encode  # made once: `json.dumps` makes one each time

@@ -14,7 +14,7 @@ import click
 
 from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.view.page import page_parts
-from connectagent.commands.tables import cost_text, data_text, local_time, number_of, plain_value
+from connectagent.commands.tables import cost_text, local_time, number_of
 from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
@@ -22,6 +22,7 @@ from connectagent.records.find import find_record
 from connectagent.records.findings import findings_of
 from connectagent.records.history import joined_turns
 from connectagent.records.read import read_lazily, read_record, refuse_odd
+from connectagent.records.texts import data_text, plain_value
 
 
 def markdown(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:

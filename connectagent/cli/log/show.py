@@ -13,7 +13,6 @@ from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.tree import Node, show_tree
 from connectagent.commands.tables import (
     cost_text,
-    data_text,
     echo_json,
     json_option,
     local_time,
@@ -32,6 +31,7 @@ from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
 from connectagent.records.read import read_ends, read_lazily, refuse_odd
 from connectagent.records.summary import summarise
+from connectagent.records.texts import data_text
 from connectagent.session.usage import Spent, usage_of
 
 Parts = tuple[tuple[str, str], ...]

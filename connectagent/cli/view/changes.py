@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.cli.view.conversation import content_text
 from connectagent.cli.view.editor import editor_link
-from connectagent.cli.view.rows import excerpt, row_of
-from connectagent.commands.tables import data_text
+from connectagent.cli.view.rows import by_of, excerpt
 from connectagent.output.words import SAME, Piece, word_diff
+from connectagent.records.changes_by_plugins import PluginChange, plugin_changes
 from connectagent.records.requests import Request, SentMessage
+from connectagent.records.texts import data_text, text_of_value
 from connectagent.records.watched import WatchedAgent
 
 MOST_CHANGES = 1_000
 _NEAR = 160  # characters that are shown around a change
 _MOST_IN_PIECE = 4_000  # characters of one removed or added text
-_DID = {"paused": "paused the turn", "error": "raised"}
-_OWN = ("connectagent", "(resume)", "(program)")  # plugins, in `by`, that nobody wrote
 
 
 def changes_of(agents: list[WatchedAgent], number: int | None = None, links: bool = True) -> list[dict[str, Any]]:
@@ -27,55 +25,19 @@ def changes_of(agents: list[WatchedAgent], number: int | None = None, links: boo
         number: only the change of this entry.
         links: whether their places are links.
     """
-    found = []
-    for agent in agents:
-        for entry in agent.entries:
-            if number in (None, entry.get("number")) and (change := _change(agent, entry, links)) is not None:
-                found.append(change)
-    return sorted(found, key=lambda change: int(change["n"] or 0))
+    return [_shown(change, links) for change in plugin_changes(agents, number)]
 
 
-def _change(agent: WatchedAgent, entry: dict[str, Any], links: bool) -> dict[str, Any] | None:
-    by = entry.get("by")
-    if not isinstance(by, dict) or by.get("plugin") in (None, *_OWN):
-        return None
-    row = row_of(entry, int(entry.get("number") or 0))
-    before, after = _replaced(agent, entry, row)
-    change = {"n": entry.get("number"), "plugin": row.get("plugin", "?"), "by": row.get("by", "?"), "did": _did(row)}
-    change |= {key: row[key] for key in ("hook", "where", "in") if key in row}
-    if links and (link := editor_link(by)):
-        change["edit"] = link
-    return change | {"diff": shown_diff(text_of_value(before), text_of_value(after))}
-
-
-def _replaced(agent: WatchedAgent, entry: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any]:
-    """The value before a change and after it; what the row says where nothing was replaced."""
-    if id(entry) in agent.history.replaced:
-        before, after = agent.history.replaced[id(entry)]
-        return (before, after) if before is not None or after is not None else (None, row["text"])
-    if entry.get("type") == "tool_execution":
-        return None, entry.get("result")
-    if entry.get("type") == "llm_call" and entry.get("status") == "stand_in":
-        return None, {"content": entry.get("content"), "tool_calls": entry.get("tool_calls") or []}
-    return None, row["text"]
-
-
-def _did(row: dict[str, Any]) -> str:
-    if row["type"] == "llm_call":
-        tried = "had the model asked again" if row.get("attempt") else "answered"
-        return "asked a model" if row.get("aside") else tried
-    return str(row.get("did") or _DID.get(row["type"]) or row.get("status") or row["type"])
-
-
-def text_of_value(value: Any) -> str:
-    """A value that a change replaced as text: a message or an answer as its content with its calls."""
-    if value is None:
-        return ""
-    if isinstance(value, dict) and ("role" in value or set(value) == {"content", "tool_calls"}):
-        calls = [call.get("function") or call for call in value.get("tool_calls") or () if isinstance(call, dict)]
-        lines = [f"-> {call.get('name')}({data_text(call.get('arguments'))})" for call in calls]
-        return "\n".join([text for text in (content_text(value), *lines) if text])
-    return data_text(value, 2)
+def _shown(change: PluginChange, links: bool) -> dict[str, Any]:
+    shown = {"n": change.number, **by_of(change.by), "did": change.did}
+    del shown["who"]
+    if change.inside:
+        shown["in"] = change.inside
+    link = editor_link(change.by) if links else None
+    if link is not None:
+        shown["edit"] = link
+    shown["diff"] = shown_diff(change.before, change.after)
+    return shown
 
 
 def shown_diff(before: str, after: str) -> list[Piece]:

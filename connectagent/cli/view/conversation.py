@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from connectagent.cli.view.rows import excerpt, has_masked
-from connectagent.commands.tables import data_text
 from connectagent.output.words import word_diff
+from connectagent.records.texts import content_text
 from connectagent.session.history import Change, History, Line
-from connectagent.session.messages import text_of
 
 MOST_IN_MESSAGE = 1_500  # characters of a message, before "more" is asked for
 _MOST_IN_DIFF = 20_000  # characters of a message whose words are compared
@@ -48,12 +47,6 @@ def news_of(lines: list[dict[str, Any]], known: int) -> dict[str, Any]:
         if known < 0 or newest > known:
             new[keys[-1]] = line
     return {"keys": keys, "lines": new}
-
-
-def content_text(message: Any) -> str:
-    """The content of a message as text; "" for none."""
-    content = (message or {}).get("content")
-    return "" if content is None else text_of(content) if isinstance(content, str | list) else data_text(content, 2)
 
 
 def images_of(message: Any) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from connectagent.cli.view.editor import editor_link
-from connectagent.cli.view.rows import excerpt, inner_turn, row_of
-from connectagent.commands.tables import data_text, number_of
+from connectagent.cli.view.rows import excerpt, row_of
+from connectagent.commands.tables import number_of
 from connectagent.records.amended import retried
+from connectagent.records.changes_by_plugins import inner_turn
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.findings import IDENTITY
+from connectagent.records.texts import data_text
 from connectagent.session.journal import LINES, TOOL_ENDED
 from connectagent.session.usage import spent_inside
 

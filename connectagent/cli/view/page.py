@@ -16,9 +16,9 @@ from connectagent.cli.view.changes import changes_of, request_data
 from connectagent.cli.view.conversation import conversation_of, images_of
 from connectagent.cli.view.listing import listing_of, number_lines
 from connectagent.cli.view.rows import fields_of
-from connectagent.commands.tables import data_text
 from connectagent.records.blobs import REFERENCE
 from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.texts import data_text
 from connectagent.records.watched import WatchedAgent, watched_agents
 from connectagent.session.usage import spent_in
 

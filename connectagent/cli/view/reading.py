@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from connectagent.cli.view.changes import MOST_CHANGES, changes_of, request_data, text_of_value
-from connectagent.cli.view.conversation import content_text, conversation_of, images_of, news_of
+from connectagent.cli.view.changes import MOST_CHANGES, changes_of, request_data
+from connectagent.cli.view.conversation import conversation_of, images_of, news_of
 from connectagent.cli.view.editor import editor_link
 from connectagent.cli.view.listing import Listing, number_lines
 from connectagent.cli.view.rows import MOST_IN_DETAIL, excerpt, fields_of
 from connectagent.commands.failure import decision_option
-from connectagent.commands.tables import data_text
 from connectagent.errors import short_path
 from connectagent.output.rows import call_text
 from connectagent.records.blobs import blob_folder, restored
@@ -24,6 +23,7 @@ from connectagent.records.follow import Follower
 from connectagent.records.read import read_lazily
 from connectagent.records.requests import Request
 from connectagent.records.summary import summarise
+from connectagent.records.texts import content_text, data_text, text_of_value
 from connectagent.records.watched import WatchedAgent, request_of, watched_agents
 from connectagent.session.journal import calls_of
 

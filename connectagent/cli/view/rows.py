@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.commands.tables import data_text, number_of
+from connectagent.commands.tables import number_of
 from connectagent.errors import cut
 from connectagent.output.rows import FAILED, UNICODE, call_text, change_text, first_line, rows_of
 from connectagent.output.text import actor
 from connectagent.records.blobs import REFERENCE
-from connectagent.session.journal import is_aside, marks_in, place_of, turns_in
+from connectagent.records.changes_by_plugins import inner_turn
+from connectagent.records.texts import data_text
+from connectagent.session.journal import is_aside, marks_in
 from connectagent.stop_reasons import is_whole
 
 MOST_IN_ROW = 240  # characters of a text in a row
@@ -40,21 +42,14 @@ def row_of(entry: dict[str, Any], number: int) -> dict[str, Any]:
         row["status"] = _short("held" if "held" in entry else status, 40)
         row["bad"] = 2 if ended in FAILED else 1 if ended in _WEAK else 0
     try:
-        row |= _by(entry.get("by")) | _ROWS.get(str(entry.get("type")), _other)(entry)
+        row |= by_of(entry.get("by")) | _ROWS.get(str(entry.get("type")), _other)(entry)
     except Exception:
         row |= {"name": row["type"], "text": _short(data_text(entry))}
     return row
 
 
-def inner_turn(entry: dict[str, Any]) -> str:
-    """The turn of an inner agent in which something happened; "" in the root's own."""
-    turns = turns_in(place_of(entry))
-    if turns and turns[-1] == entry.get("id") and entry.get("type") in ("began", "agent_turn"):
-        turns.pop()  # the turn itself is in the one around it
-    return turns[-1] if turns else ""
-
-
-def _by(by: Any) -> dict[str, Any]:
+def by_of(by: Any) -> dict[str, Any]:
+    """Who made an entry, in short texts: `plugin`, `who`, `by`, `hook`, `where`, as far as they are known."""
     if not isinstance(by, dict):
         return {}
     version = f" {by['version']}" if by.get("version") else ""

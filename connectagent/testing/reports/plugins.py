@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from connectagent.agents.again import definition_of
+from connectagent.agents.copies import definition_of
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import handlers_of, process_wide, shadow
 from connectagent.hooks.entry_points import named, normalized
