@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NotRequired, Protocol, Required, TypedDict, runtime_checkable
 
 from connectagent.stop_reasons import is_whole, stop_reason
@@ -243,6 +242,10 @@ def _file_type(data: bytes, name: str | None) -> str:
     return "text/plain"
 
 
+Content = str | list[dict[str, Any]] | None
+"""The content of a message: a text, or a list of parts."""
+
+
 class Message(TypedDict, total=False):
     """One message of the conversation, in OpenAI's chat format."""
 
@@ -373,40 +376,3 @@ class Wait:
     by: dict[str, Any]
     elsewhere: bool = False
     calls: list[dict[str, Any]] = field(default_factory=list)
-
-
-class Log(Protocol):
-    """Where the lines of a session are written: what the loop did, and how far a turn has come.
-
-    Attributes:
-        id: the session's id.
-        path: the record's file, or None if nothing is written.
-        recording: whether it writes sessions to files.
-    """
-
-    id: str
-    recording: bool
-
-    @property
-    def path(self) -> Path | None: ...
-
-    def append(self, line: TraceEntry) -> None:
-        """Write one line: an entry of the trace, or a line of the log's own. It must not change afterwards."""
-
-    def follow(self, agent: Any) -> None:
-        """Switch to the agent's current session."""
-
-    def leave(self) -> None:
-        """The session is over."""
-
-    def lines(self) -> list[TraceEntry]:
-        """The lines of the open turn, before masking."""
-
-    def withhold(self, turn: str) -> None:
-        """Write the lines of this inner turn without texts and arguments: its agent is not to be recorded."""
-
-    def begin(self, turn: Any) -> None:
-        """A root turn begins or is resumed."""
-
-    def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
-        """A root turn has ended or stopped."""

@@ -1,21 +1,21 @@
 """Every exception that connectagent raises, drawn as one tree.
 
-    ConnectAgentError
-    |- ConfigError (ValueError)         a setting, a model name, a system prompt, a tree of agents
-    |  `- SessionBusy                   a session that another agent or process is writing
-    |- HandlerError (TypeError)         a function that cannot be a handler
-    |- HookResultError (TypeError)      a handler returned or left something that its hook does not accept
-    |- PluginError                      a plugin that cannot be found, loaded or registered
-    |- ToolDefinitionError (TypeError)  a function or schema that cannot be a tool
-    |- ToolNotFound (LookupError)       the model asked for a tool that does not exist
-    |- ToolArgumentsError (ValueError)  the model's arguments do not fit the tool
-    |- ToolRejected                     raised by handlers to refuse a tool call
-    |- Pause                            raised by handlers and tools to stop the turn until somebody decides
-    |- Paused                           raised by `input()` after a Pause
-    |- DivergenceError                  a resumed turn asks for other things than its record has
-    |- BatchStopped                     `map()` has reached a limit
-    |- OutputError (ValueError)         a structured answer that does not fit its model
-    `- ProviderError                    a model call that failed, whichever SDK it went through
+ConnectAgentError
+|- ConfigError (ValueError)         a setting, a model name, a system prompt, a tree of agents
+|  `- SessionBusy                   a session that another agent or process is writing
+|- HandlerError (TypeError)         a function that cannot be a handler
+|- HookResultError (TypeError)      a handler returned or left something that its hook does not accept
+|- PluginError                      a plugin that cannot be found, loaded or registered
+|- ToolDefinitionError (TypeError)  a function or schema that cannot be a tool
+|- ToolNotFound (LookupError)       the model asked for a tool that does not exist
+|- ToolArgumentsError (ValueError)  the model's arguments do not fit the tool
+|- ToolRejected                     raised by handlers to refuse a tool call
+|- Pause                            raised by handlers and tools to stop the turn until somebody decides
+|- Paused                           raised by `input()` after a Pause
+|- DivergenceError                  a resumed turn asks for other things than its record has
+|- BatchStopped                     `map()` has reached a limit
+|- OutputError (ValueError)         a structured answer that does not fit its model
+`- ProviderError                    a model call that failed, whichever SDK it went through
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from connectagent.data import TokenUsage, ToolCall, Wait
 
 
 class ConnectAgentError(Exception):
@@ -122,7 +125,9 @@ class Waiting(BaseException):
         by: the handler or tool that waits.
     """
 
-    def __init__(self, waits: list[Any], call: Any = None, by: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, waits: list[Wait], call: ToolCall | dict[str, Any] | None = None, by: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(", ".join(wait.id for wait in waits))
         self.waits = waits
         self.call = call
@@ -187,7 +192,9 @@ class Paused(ConnectAgentError):
         call: the tool call of the first, or None.
     """
 
-    def __init__(self, waiting: list[Any], record: Any = None, call: Any = None) -> None:
+    def __init__(
+        self, waiting: list[Any], record: Path | None = None, call: ToolCall | dict[str, Any] | None = None
+    ) -> None:
         where = f"its record is {short_path(record)}" if record else _NOT_RECORDED
         self.waiting = waiting
         self.reason = waiting[0].reason
@@ -244,7 +251,7 @@ def _is_own(step: TracebackType) -> bool:
     return file.startswith(_OWN) or _PLUGGY in file
 
 
-def short_path(path: Any) -> str:
+def short_path(path: str | os.PathLike[str]) -> str:
     """A path, relative if it is below the current folder."""
     try:
         relative = os.path.relpath(path)
@@ -258,7 +265,7 @@ def cut(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """A value in error messages: its type and its beginning."""
     return cut(f"{type(value).__name__} {value!r}")
 
@@ -318,7 +325,7 @@ class ProviderError(ConnectAgentError):
         retry_after_s: float | None = None,
         body: object = None,
         retries: list[dict[str, object]] | None = None,
-        usage: Any = None,
+        usage: TokenUsage | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind

@@ -18,6 +18,7 @@ import click
 from connectagent import Agent, errors
 from connectagent.cli.commands import COMMANDS
 from connectagent.cli.hooks import TITLES, markdown_table
+from connectagent.cli.plugin_commands import OpenGroup
 from connectagent.hooks import specs
 from connectagent.models.names import PROVIDERS
 from connectagent.settings import SETTINGS
@@ -160,7 +161,9 @@ def command(name: str, current: click.Command, parent: click.Context | None = No
         rows = [[f"`{names}`", _line(text).replace("[", "\\[")] for names, text in options]  # `[10] [x>=0]` is no link
         yield table(["option", "does"], rows)
     if isinstance(current, click.Group):
-        for below in current.list_commands(context):
+        # Commands of plugins are described by their plugins, whichever are installed here.
+        own = current.own_commands(context) if isinstance(current, OpenGroup) else current.list_commands(context)
+        for below in own:
             found = current.get_command(context, below)
             assert found is not None
             yield from command(below, found, context)

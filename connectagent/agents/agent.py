@@ -17,7 +17,7 @@ from connectagent.agents.links import start, take_turn
 from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
-from connectagent.data import LLM, Log, ToolCall, TraceEntry
+from connectagent.data import LLM, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import find_handlers, left_out
 from connectagent.hooks.host import Host
@@ -28,6 +28,7 @@ from connectagent.loop.execute import execute_inside, execute_outside
 from connectagent.loop.stream import Events, streamed
 from connectagent.models.connection import given
 from connectagent.models.names import default_model, parse_model
+from connectagent.records.log import Log
 from connectagent.records.write import new_log
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.prompt import SystemPrompt, read_prompt

@@ -13,14 +13,16 @@ from connectagent.agents.body import parameters_of
 from connectagent.agents.handoff import HandoffRequest, delegate
 from connectagent.agents.runtime import Runtime
 from connectagent.agents.tree import Node
-from connectagent.data import LLM, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.frame import Frame
+from connectagent.hooks.host import Host
 from connectagent.loop.boundary import Boundary
 from connectagent.loop.ending import Ending, Given
 from connectagent.loop.model_choice import without_forced_call
 from connectagent.loop.nested import ask_inside
 from connectagent.loop.run import take_root_turn
 from connectagent.loop.turn import Turn
+from connectagent.records.log import Log
 from connectagent.session.conversation import Conversation
 from connectagent.session.prompt import SystemPrompt
 from connectagent.session.snapshot import By, clone
@@ -41,6 +43,9 @@ class Links(Node):
     _connection: Any  # the key, address and options given in code
     spent: Spent
     listener: Any = None  # who streams this agent's next turn
+    hooks: Host
+    switched_off: list[str]
+    max_iterations: int
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
     _shown: ShownWait | None = None  # what `resume(record)` has shown, and `resume(approve=...)` is about

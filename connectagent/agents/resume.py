@@ -24,10 +24,11 @@ from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.incomplete import lost_behind
+from connectagent.records.log import ResumedFrom
 from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.paths import tell
 from connectagent.records.read import refuse_odd
-from connectagent.records.write import MemoryLog, ResumedFrom
+from connectagent.records.write import MemoryLog
 from connectagent.session.history import as_session
 from connectagent.session.journal import BEGAN, Journal
 from connectagent.session.messages import text_of, user_message

@@ -9,7 +9,7 @@ from connectagent.errors import ConfigError
 from connectagent.settings import enabled, overrides
 
 
-def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[str, Any]:
+def built_in(*, trust: object, log: bool | str | Path | None, quiet: bool) -> dict[str, Any]:
     """The own plugins of one agent, by name, in the order in which they run.
 
     Args:

@@ -5,19 +5,22 @@ It shows the rows of `output/rows.py` on a `Terminal`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from weakref import WeakKeyDictionary
 
-from connectagent.data import TraceEntry
+from connectagent.data import LLMRequest, ToolCall, TraceEntry
 from connectagent.hooks.markers import around_llm, around_tool, around_turn, on_text, on_trace
 from connectagent.output import masking
 from connectagent.output.live import live, running
 from connectagent.output.masking.stream import Stream
 from connectagent.output.rows import FAILED, Row, Span, call_text, duration, many, rows_of, spent_texts, stopped
 from connectagent.output.terminal import Terminal
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 _INDENT = 4  # of an agent that another one calls, below the line of the model call that asked for it
 
@@ -61,7 +64,7 @@ class Console:
         self._turns: WeakKeyDictionary[Any, _Turn] = WeakKeyDictionary()
 
     @around_turn
-    def show_turn(self, agent: Any, prompt: str) -> Generator[None, Any, None]:
+    def show_turn(self, agent: Agent, prompt: str) -> Generator[None, Any, None]:
         """Show the prompt, and what came of it."""
         if self._hides(agent):
             yield
@@ -85,17 +88,17 @@ class Console:
             (outer.inner if outer else _roots).remove(turn)
 
     @around_llm
-    def show_model(self, agent: Any, request: Any) -> Generator[None, Any, None]:
+    def show_model(self, agent: Agent, request: LLMRequest) -> Generator[None, Any, None]:
         """Show that the model is asked, while it takes its time."""
         yield from self._running(agent, lambda: (str(request.model), "cyan"))
 
     @around_tool
-    def show_tool(self, agent: Any, tool_call: Any) -> Generator[None, Any, None]:
+    def show_tool(self, agent: Agent, tool_call: ToolCall) -> Generator[None, Any, None]:
         """Show that a tool runs, while it takes its time."""
         arguments = masking.current().value
         yield from self._running(agent, lambda: (call_text(tool_call.name, arguments(tool_call.arguments)), ""))
 
-    def _hides(self, agent: Any) -> bool:
+    def _hides(self, agent: Agent) -> bool:
         """Whether an agent's turn is not shown, as one around it is not."""
         if not self._follows or agent.turn is None:
             return False
@@ -103,7 +106,7 @@ class Console:
             self._hidden[agent.turn] = not all(_has_console(turn.agent) for turn in agent.turn.callers())
         return self._hidden[agent.turn]
 
-    def _running(self, agent: Any, what: Callable[[], Span]) -> Generator[None, Any, None]:
+    def _running(self, agent: Agent, what: Callable[[], Span]) -> Generator[None, Any, None]:
         if self._hides(agent):
             yield
             return
@@ -121,7 +124,7 @@ class Console:
             yield
 
     @on_text
-    def show_text(self, agent: Any, text: str) -> None:
+    def show_text(self, agent: Agent, text: str) -> None:
         """Show a piece of an answer as it arrives."""
         if self._hides(agent):
             return
@@ -131,7 +134,7 @@ class Console:
             turn.held = ""
 
     @on_trace
-    def show_entry(self, agent: Any, entry: TraceEntry) -> None:
+    def show_entry(self, agent: Agent, entry: TraceEntry) -> None:
         """Show what happened."""
         if self._hides(agent):
             return
@@ -160,8 +163,8 @@ class Console:
             turn.streamed = False
         return True
 
-    def _end(self, agent: Any, turn: _Turn, error: BaseException | None) -> None:
-        session = agent.current_session or {}
+    def _end(self, agent: Agent, turn: _Turn, error: BaseException | None) -> None:
+        session: Mapping[str, Any] = agent.current_session or {}
         dot = f" {self._terminal.glyphs.dot} "
         outcome, style = str(session.get("outcome") or "answered"), "dim"
         if error is not None:
@@ -174,7 +177,7 @@ class Console:
         left = ((outcome, style), (dot + dot.join(filter(None, parts)), "dim"))
         self._show(agent, [Row(2, left, "  ".join(filter(None, right)), stack=True)])
 
-    def _show(self, agent: Any, rows: list[Row]) -> None:
+    def _show(self, agent: Agent, rows: list[Row]) -> None:
         turn = self._turns[agent]
         for row in rows:
             row.indent += turn.indent
@@ -184,7 +187,7 @@ class Console:
         self._terminal.show(rows, turn)
 
 
-def _has_console(agent: Any) -> bool:
+def _has_console(agent: Agent) -> bool:
     return any(isinstance(handler.thing, Console) for handler in agent.hooks.loaded)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from connectagent.data import AgentBase, ToolCall
+from connectagent.data import LLM, AgentBase, ToolCall
 from connectagent.errors import ConfigError, ToolRejected, did_you_mean
 from connectagent.hooks.markers import before_each_tool
 from connectagent.output.masking import current
@@ -20,6 +21,8 @@ from connectagent.tools.waits import take
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+    from connectagent.agents.agent import Agent
 
 LEVELS = ("open", "careful", "strict")
 _ACCEPTED = "'open', 'careful', 'strict', a policy text of several words, a path to one, or an Agent"
@@ -58,7 +61,7 @@ class Trust:
         ConfigError: it is none of them, or its file is missing, empty or not UTF-8.
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: object) -> None:
         self._judge: Any = None
         self._text = ""
         self.level = "judged"
@@ -81,7 +84,7 @@ class Trust:
         vars(self).update(state, _always=WeakKeyDictionary())
 
     @before_each_tool(trylast=True)
-    def decide(self, agent: Any, tool_call: ToolCall) -> None:
+    def decide(self, agent: Agent, tool_call: ToolCall) -> None:
         """Let the call run, or reject it.
 
         Raises:
@@ -99,7 +102,7 @@ class Trust:
         if not allowed:
             raise ToolRejected(f"the policy does not allow this call of {tool_call.name!r}: {reason}")
 
-    def _careful(self, agent: Any, tool_call: ToolCall) -> None:
+    def _careful(self, agent: Agent, tool_call: ToolCall) -> None:
         with one_question():
             session, names = self._always.get(agent, (None, set()))
             if session is not None and session is agent.current_session and tool_call.name in names:
@@ -119,7 +122,7 @@ class Trust:
                 "ask what the user wants, or go on without it."
             )
 
-    def _judged(self, agent: Any, tool_call: ToolCall, description: str) -> tuple[bool, str]:
+    def _judged(self, agent: Agent, tool_call: ToolCall, description: str) -> tuple[bool, str]:
         """The judge's verdict and reason; False where there is none, whatever went wrong."""
         try:
             call = _described(agent, tool_call, description)
@@ -156,7 +159,7 @@ def _policy(policy: str) -> tuple[str, str]:
     return "judged", word
 
 
-def _strict(agent: Any, tool_call: ToolCall) -> str:
+def _strict(agent: Agent, tool_call: ToolCall) -> str:
     marked = ", ".join(tool.name for tool in agent.tools if tool.read_only)
     rather = f"These may run: {marked}." if marked else "None of your tools may run; answer without them."
     return f"only tools that change nothing may run, and {tool_call.name!r} is not marked as one. {rather}"
@@ -165,7 +168,7 @@ def _strict(agent: Any, tool_call: ToolCall) -> str:
 # -- asking the user -----------------------------------------------------------------------------
 
 
-def _ask(agent: Any, tool_call: ToolCall) -> str | None:
+def _ask(agent: Agent, tool_call: ToolCall) -> str | None:
     """The user's answer, `y`, `n` or `a`; None where nobody can be asked.
 
     The arguments are shown whole, or with a note of how much is missing: it could be the part that matters.
@@ -194,11 +197,11 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
 # -- asking a judge ------------------------------------------------------------------------------
 
 
-def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
+def _described(agent: Agent, tool_call: ToolCall, description: str) -> str:
     """The call as one line of JSON, so that no argument can seem to stand outside it."""
     from connectagent.output.text import arguments_text, visible
 
-    session = agent.current_session or {}
+    session: Mapping[str, Any] = agent.current_session or {}
     call = {
         "tool": tool_call.name,
         "description": description,
@@ -209,7 +212,7 @@ def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
     return visible(text, len(text))
 
 
-def _ask_model(llm: Any, policy: str, call: str) -> tuple[bool, str]:
+def _ask_model(llm: LLM, policy: str, call: str) -> tuple[bool, str]:
     from connectagent.loop.ask import verdict
 
     found: Any = verdict(call, _verdict(), _JUDGE.format(policy=policy), llm)
@@ -234,7 +237,7 @@ _locks: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _locks_lock = threading.Lock()
 
 
-def _ask_judge(judge: Any, question: str) -> str:
+def _ask_judge(judge: Agent, question: str) -> str:
     """What an agent answers; several agents that share it wait for each other, since it has one turn at a time."""
     with _locks_lock:
         lock = _locks.setdefault(judge, threading.RLock())
@@ -249,7 +252,7 @@ def _ask_judge(judge: Any, question: str) -> str:
         lock.release()
 
 
-def _is_whole(session: Any) -> bool:
+def _is_whole(session: Mapping[str, Any]) -> bool:
     """Whether a turn's answer is one that its model gave, to its end."""
     return session.get("outcome") not in ("truncated", "refused")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def _revoke(folder: Path) -> None:
     click.echo(plain(f"{project} is not allowed any more"))
 
 
-def _kept(action: Any, *given: Any) -> Any:
+def _kept(action: Callable[..., Any], *given: Any) -> Any:
     """Run an action in the user's state folder.
 
     Raises:

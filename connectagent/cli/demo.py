@@ -10,12 +10,15 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from connectagent.commands import failure
 from connectagent.commands.demo_agent import MISSING, demo_agent, list_files
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 
 @click.command(short_help="Watch an agent do a small task: no key, no network.")
@@ -42,7 +45,7 @@ def _task() -> str:
     return f'List the files here, {count}count the lines of "{MISSING}".'
 
 
-def _where(agent: Any) -> str:
+def _where(agent: Agent) -> str:
     path = agent.record
     if path is None or not path.exists():
         return "The record could not be written here: the folder takes no files."

@@ -6,88 +6,45 @@ import os
 import select
 import sys
 from importlib import import_module
-from typing import Any
 
 import click
 
 from connectagent import __version__
-from connectagent.cli.commands import COMMANDS, GROUPS
-from connectagent.commands.failure import flush_output, plain, show_error
-from connectagent.commands.usage import Group
+from connectagent.cli.commands import COMMANDS, GROUPS, SECTIONS
+from connectagent.cli.plugin_commands import OpenGroup
+from connectagent.commands.failure import flush_output, show_error
 from connectagent.output.masking import current
 
 COMPLETE = "_CONNECTAGENT_COMPLETE"  # set by the shell's completion, as click names it
 
 
-class LazyGroup(Group):
-    """The built-in commands, and those that installed plugins add with `register_commands`.
+class LazyGroup(OpenGroup):
+    """The built-in commands, each loaded from its module when it is needed, and those of installed plugins."""
 
-    A plugin cannot replace a built-in command. Listing loads no plugin: it shows the commands that distributions
-    declare.
-    """
+    def own_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._loaded: set[object] = set()  # the plugins whose commands were loaded
+    def own_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(COMMANDS[name]), name)
+        return command
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *sorted({*self.commands, *_declared()} - {*COMMANDS})]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands; a plugin's command with its distribution."""
-        others = {name: f"Of {plugin}." for name, plugin in _declared().items() if name not in COMMANDS}
-        own = [(name, self.get_command(ctx, name)) for name in [*COMMANDS, *sorted(self.commands.keys() - {*others})]]
-        rows = [(name, command.get_short_help_str(80)) for name, command in own if command is not None]
-        with formatter.section("Commands"):
-            formatter.write_dl([*rows, *((plain(name), plain(text)) for name, text in sorted(others.items()))])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
-            return command
-        if cmd_name not in self.commands:
-            self._bring(cmd_name)
-        return self.commands.get(cmd_name)
+    def section_of(self, name: str) -> str:
+        return next(section for section, commands in SECTIONS.items() if name in commands)
 
     def hint(self, name: str, names: list[str]) -> str:
-        from connectagent.hooks.entry_points import GET, OFFICIAL, named
+        from connectagent.hooks.entry_points import OFFICIAL, PREFIX, how_to_get, named
 
         if name in OFFICIAL and not named(name):
-            return f" The plugin {name!r} is not installed. {GET}{name}."
+            return f" The plugin {name!r} is not installed. {how_to_get(PREFIX + name)}."
         if name.endswith(".py"):
             return f" Did you mean 'connectagent run {name}'?"
         for group in GROUPS:
-            command = getattr(import_module(COMMANDS[group]), group)
-            if name in command.list_commands(click.Context(command)):
+            command = self.own_command(click.Context(self), group)
+            if isinstance(command, OpenGroup) and name in command.known(click.Context(command)):
                 return f" Did you mean 'connectagent {group} {name}'?"
         return super().hint(name, names)
-
-    def _bring(self, name: str) -> None:
-        """Let installed plugins add a command; a broken plugin is reported, and the others stay."""
-        from connectagent.hooks.discovery import handlers_of
-        from connectagent.hooks.entry_points import command_plugins
-
-        for plugin in command_plugins(name):
-            if plugin.entry in self._loaded:
-                continue
-            self._loaded.add(plugin.entry)
-            try:
-                for handler in handlers_of(plugin):
-                    if handler.hook == "register_commands":
-                        handler({"cli": self})
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                text = f"plugin {plugin.name!r} brings no commands: {type(error).__name__}: {error}"
-                click.echo(plain(text)[:300], err=True)
-
-
-def _declared() -> dict[str, Any]:
-    """The commands that distributions declare, each with its plugin."""
-    from connectagent.hooks.entry_points import COMMANDS as GROUP
-    from connectagent.hooks.entry_points import installed
-
-    return {plugin.name: plugin for plugin in installed(GROUP)}
 
 
 @click.group(
@@ -140,7 +97,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
 
 
-def _code(code: Any) -> int:
+def _code(code: object) -> int:
     """The exit code of `sys.exit(code)`, where `code` may be None or a text."""
     if code is None or isinstance(code, int):
         return int(code or 0)

@@ -21,6 +21,7 @@ from connectagent.output.text import as_json
 from connectagent.settings import overrides
 
 if TYPE_CHECKING:
+    from connectagent.agents.batch import Item
     from connectagent.records.sqlite import SqliteStore
 
 
@@ -99,7 +100,7 @@ def _write(batch: Batch, progress: Progress, output: str | None, quiet: bool) ->
     return not progress.failed and progress.stopped is None
 
 
-def as_data(item: Any) -> dict[str, Any]:
+def as_data(item: Item) -> dict[str, Any]:
     """An item as data for JSON."""
     error = item.error and {"type": type(item.error).__name__, "message": str(item.error)}
     return {
@@ -112,6 +113,3 @@ def as_data(item: Any) -> dict[str, Any]:
         "tokens": item.tokens,
         "record": None if item.record is None else str(item.record),
     }
-
-
-# -- how far it is ---------------------------------------------------------------------------------

@@ -126,8 +126,12 @@ def _hooks(text: str) -> list[str]:
 
 def _brings(name: str, module: str, hooks: list[str]) -> str:
     """The entry points for models and commands."""
-    groups = [group for group in ("models", "commands") if f"register_{group}" in hooks]
-    return "".join(f'\n[project.entry-points."connectagent.{group}"]\n{name} = "{module}"\n' for group in groups)
+    told = ""
+    if "register_models" in hooks:
+        told += f'\n[project.entry-points."connectagent.models"]\n{name} = "{module}"\n'
+    if "register_commands" in hooks:  # with its line for `connectagent --help`
+        told += f'\n[project.entry-points."connectagent.commands"]\n"{name}: Print its name." = "{module}"\n'
+    return told
 
 
 def _module(name: str, hooks: list[str]) -> str:

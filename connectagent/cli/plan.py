@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from connectagent.errors import ConnectAgentError
 from connectagent.hooks.discovery import handlers_of, process_wide, shadow
 from connectagent.hooks.handler import Handler
 from connectagent.hooks.specs import CONTRACTS
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 
 class Step(NamedTuple):
@@ -24,7 +27,7 @@ class Step(NamedTuple):
     why: str
 
 
-def plan_of(agent: Any) -> dict[str, list[Step]]:
+def plan_of(agent: Agent) -> dict[str, list[Step]]:
     """The handlers of an agent by hook, in the order in which they run; hooks without handlers are left out."""
     places = _places()
     return {

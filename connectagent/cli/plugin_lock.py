@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from connectagent.output.masking import mask
 from connectagent.output.rows import many
 from connectagent.session.journal import LINES
 from connectagent.settings import leads_out
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 FILE = "connectagent.lock"
 _HEAD = "# The plugins of this agent, in order, written by `connectagent plugins lock`.\n"
@@ -86,7 +89,7 @@ def _agent(path: str | None, traceback: bool) -> Any:
     return agent
 
 
-def _write(file: str, text: str, agent: Any) -> None:
+def _write(file: str, text: str, agent: Agent) -> None:
     if leads_out(Path(file)):
         raise usage_error(f"{file!r} is a link that leads out of the project; name the file itself: -o FILE")
     try:
@@ -96,7 +99,7 @@ def _write(file: str, text: str, agent: Any) -> None:
     click.echo(f"{plain(file)}: {many(len({one.plugin for one in agent.hooks.loaded if not one.builtin}), 'plugin')}")
 
 
-def locked(agent: Any, seen: dict[str, list[str]]) -> str:
+def locked(agent: Agent, seen: dict[str, list[str]]) -> str:
     """The plugins of an agent, and of those below it, as YAML: the same plugins give the same text.
 
     Args:
@@ -109,7 +112,7 @@ def locked(agent: Any, seen: dict[str, list[str]]) -> str:
     return _HEAD + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
 
 
-def _facts(agent: Any) -> list[dict[str, Any]]:
+def _facts(agent: Agent) -> list[dict[str, Any]]:
     """What is known of each plugin of an agent, in the order of the list."""
     from connectagent.testing.reports.plugins import everywhere, of_agent
 
@@ -119,7 +122,7 @@ def _facts(agent: Any) -> list[dict[str, Any]]:
     return [known.get(name, {"name": name}) for name in [*order, *(name for name in loaded if name not in known)]]
 
 
-def _entry(fact: dict[str, Any], agent: Any, seen: dict[str, list[str]]) -> dict[str, Any]:
+def _entry(fact: dict[str, Any], agent: Agent, seen: dict[str, list[str]]) -> dict[str, Any]:
     name = fact["name"]
     hooks = [one for hook in _hooks(agent) if (one := _placed(agent, hook, name)) is not None]
     options = sources.plain(fact.get("options") or {})
@@ -128,11 +131,11 @@ def _entry(fact: dict[str, Any], agent: Any, seen: dict[str, list[str]]) -> dict
     return entry | {"hooks": hooks, "seen_to_change": list(seen.get(name, ()))}
 
 
-def _hooks(agent: Any) -> list[str]:
+def _hooks(agent: Agent) -> list[str]:
     return list(dict.fromkeys(handler.hook for handler in agent.hooks.loaded))
 
 
-def _placed(agent: Any, hook: str, plugin: str) -> str | None:
+def _placed(agent: Agent, hook: str, plugin: str) -> str | None:
     """A hook with the places of a plugin's handlers in its order; None where it has none."""
     try:
         handlers = [one for one in agent.hooks.handlers(hook) if not one.builtin]
@@ -143,7 +146,7 @@ def _placed(agent: Any, hook: str, plugin: str) -> str | None:
     return f"{hook} {' '.join(places)} of {len(handlers)}{shadowed}" if places else None
 
 
-def _seen(agent: Any) -> dict[str, list[str]]:
+def _seen(agent: Agent) -> dict[str, list[str]]:
     """By plugin: what it was seen to change in the project's records of the agent, those inside it included."""
     from connectagent.records.find import agent_in_name, all_records
     from connectagent.records.paths import safe_name

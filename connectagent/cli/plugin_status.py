@@ -129,7 +129,7 @@ def _look(plugin: Installed, status: Status) -> None:
     status.hooks = [hook for hook in (*CONTRACTS, RESOURCE) if hook in hooks]
 
 
-def _needs_options(status: Status, thing: Any) -> bool:
+def _needs_options(status: Status, thing: object) -> bool:
     """Note that a plugin needs options, if it is a class with handlers; whether it is."""
     members = [member for cls in getattr(thing, "__mro__", ()) for member in vars(cls).values()]
     hooks = {hook for member in members for hook in marks_of(member)}

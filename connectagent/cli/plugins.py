@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,19 +13,26 @@ from connectagent.cli.core_check import core_problems
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_check import LIMIT_S, check
+from connectagent.cli.plugin_commands import OpenGroup
 from connectagent.cli.plugin_lock import lock
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
 from connectagent.commands import script
 from connectagent.commands.failure import plain, usage_error
 from connectagent.commands.plugin_options import AgentCommand
-from connectagent.commands.usage import Group
 from connectagent.errors import PluginError
 from connectagent.hooks.entry_points import Installed, normalized, unknown
 from connectagent.hooks.own import hooks_of
 from connectagent.output.rows import many
 
+if TYPE_CHECKING:
+    from connectagent.hooks.entry_points import Installed
 
-@click.group(cls=Group, short_help="List, inspect, install, write and repair plugins.")
+
+class _Group(OpenGroup):
+    path = "plugins "
+
+
+@click.group(cls=_Group, short_help="List, inspect, install, write and repair plugins.")
 def plugins() -> None:
     """List, inspect, install, write and repair plugins."""
 
@@ -93,7 +100,7 @@ def _placed(status: Status) -> list[tuple[Any, str]]:
     ]
 
 
-def _options(plugin: Any) -> list[tuple[str, str]]:
+def _options(plugin: Installed) -> list[tuple[str, str]]:
     import inspect as python_inspect
 
     from connectagent.hooks.entry_points import is_factory

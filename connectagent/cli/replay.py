@@ -7,7 +7,7 @@ import io
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,10 @@ from connectagent.output.rows import call_text, many
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import find_records
 from connectagent.records.read import ODD
+
+if TYPE_CHECKING:
+    from connectagent.replay.outcome import Replay
+    from connectagent.replay.recording import Recording
 
 MOST = 20  # lines of a list
 
@@ -111,7 +115,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
         raise
 
 
-def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool, several: bool) -> Any:
+def _played(recording: Recording, program: str | None, live_tools: bool, traceback: bool, several: bool) -> Any:
     from connectagent.agents.plugin_changes import differences
     from connectagent.replay.playing import agent_from_record
     from connectagent.replay.replaying import replay as play
@@ -129,7 +133,7 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
     return play(recording, agent, live_tools=live_tools)
 
 
-def _played_demo(recording: Any, live_tools: bool) -> Any:
+def _played_demo(recording: Recording, live_tools: bool) -> Any:
     """The demo again, with its plugins, without what they print: each run shows every hook."""
     from connectagent.commands.demo_agent import demo_agent
     from connectagent.replay.replaying import replay as play
@@ -141,11 +145,11 @@ def _played_demo(recording: Any, live_tools: bool) -> Any:
 # -- showing -------------------------------------------------------------------------------------
 
 
-def _is_same(played: Any) -> bool:
+def _is_same(played: object) -> bool:
     return bool(getattr(played, "same", False))
 
 
-def _data(path: Path, played: Any) -> dict[str, Any]:
+def _data(path: Path, played: Replay | BaseException) -> dict[str, Any]:
     if isinstance(played, BaseException):
         return {"record": str(path), "same": False, "error": f"{type(played).__name__}: {played}"}
     divergence = played.divergence and asdict(played.divergence)
@@ -156,7 +160,7 @@ def _data(path: Path, played: Any) -> dict[str, Any]:
     return {**data, **{key: getattr(played, key) for key in keys}, "requests": len(played.requests)}
 
 
-def _show(path: Path, played: Any) -> None:
+def _show(path: Path, played: Replay) -> None:
     head = f"{path.name}: {many(len(played.results), 'turn')}, {many(len(played.requests), 'model call')}"
     ending = f"; the record ends at {played.ran_out}" if played.ran_out else ""
     if played.same:
@@ -216,7 +220,7 @@ def _table(rows: list[tuple[Path, Any]]) -> None:
     echo(f"{len(rows)} records: {outcomes}; {rejected} calls now rejected, of which {succeeded} had succeeded")
 
 
-def _outcome(played: Any) -> str:
+def _outcome(played: Replay) -> str:
     if played.same:
         return "same"
     if played.divergence is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -79,7 +80,7 @@ def _script_of(record: Path, head: dict[str, Any]) -> str:
     return script.recorded(record, head, command)
 
 
-def _no_agent(module: Any, name: str) -> Any:
+def _no_agent(module: ModuleType, name: str) -> Any:
     """Refuse a script without the record's agent."""
     known = ", ".join(sorted({repr(agent.name) for agent in script.agents_in(module)})) or "none"
     raise ConfigError(

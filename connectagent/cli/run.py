@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from connectagent.commands.failure import answer, usage_error
 from connectagent.commands.plugin_options import AgentCommand
 from connectagent.commands.usage import WholeNumber
 from connectagent.settings import enabled, overrides
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 _GIVE_IT = "give it in quotes after the script, or pipe it in"
 MOST_SLOW = 10  # calls and handlers that `--durations` shows
@@ -86,7 +89,7 @@ def run(
             summary.show()
 
 
-def _print_json(agent: Any, turn: Callable[[], Any]) -> None:
+def _print_json(agent: Agent | None, turn: Callable[[], Any]) -> None:
     result, failed = None, {}
     try:
         result = turn()
@@ -97,11 +100,11 @@ def _print_json(agent: Any, turn: Callable[[], Any]) -> None:
         click.echo(json.dumps({**_outcome(agent, result), **failed}, ensure_ascii=False, default=str))
 
 
-def _outcome(agent: Any, result: Any) -> dict[str, Any]:
+def _outcome(agent: Agent | None, result: object) -> dict[str, Any]:
     """What came of a run, for programs."""
     if agent is None:
         return {"result": result}
-    session = agent.current_session or {}
+    session: Mapping[str, Any] = agent.current_session or {}
     kept = {key: session.get(key) for key in ("outcome", "turn", "iteration")}
     path, spent = agent.log.path, agent.spent
     record = None if path is None else str(path)
@@ -109,7 +112,7 @@ def _outcome(agent: Any, result: Any) -> dict[str, Any]:
     return {"result": result, "agent": agent.name, **kept, **sums, "record": record}
 
 
-def _was_streamed(agent: Any, result: Any) -> bool:
+def _was_streamed(agent: Agent | None, result: object) -> bool:
     """Whether the terminal shows the whole result already, as it arrived."""
     if agent is None or not agent.streaming or enabled("quiet"):
         return False
@@ -154,7 +157,7 @@ def _prompts(main: Callable[..., Any]) -> str:
     return "optional" if first.default is not first.empty or first.kind is first.VAR_POSITIONAL else "one"
 
 
-def _awaited(value: Any) -> Any:
+def _awaited(value: object) -> Any:
     if not inspect.iscoroutine(value):
         return value
     import asyncio

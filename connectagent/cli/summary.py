@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import short_path
 from connectagent.hooks.markers import on_agent_ready, on_trace
@@ -12,6 +12,9 @@ from connectagent.output.rows import FAILED, Row, call_text, duration, first_lin
 from connectagent.output.terminal import Terminal
 from connectagent.session.journal import is_aside
 from connectagent.session.usage import Spent, spent_in
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 MOST_FAILURES = 20
 SLOW_MS = 1000  # what takes longer is listed without being asked for
@@ -39,12 +42,12 @@ class Summary:
         self._last: dict[int | str, dict[str, Any]] = {}  # the last model call of each agent
 
     @on_agent_ready
-    def note(self, agent: Any) -> None:
+    def note(self, agent: Agent) -> None:
         """Add an agent."""
         self.agents.append(agent)
 
     @on_trace
-    def seen(self, agent: Any, entry: dict[str, Any]) -> None:
+    def seen(self, agent: Agent, entry: dict[str, Any]) -> None:
         """Collect a call, or what became of it."""
         self.add(id(agent), agent.name, entry)
 

@@ -8,7 +8,7 @@ import shutil
 import stat
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from connectagent.data import LLMRequest, LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import cut
 from connectagent.output.rows import call_text, many
 from connectagent.settings import setting
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 MOST_FILES = 20  # of a folder that may hold a million
 MOST_BYTES = 5_000_000  # of a file that may be a disk image
@@ -106,7 +109,7 @@ class ShowHooks:
         _say("on_error", f"{type(error).__name__}: {error}; the model reads that, and goes on")
 
     @hooks.after_each_tool
-    def tool_ended(self, tool_call: ToolCall, result: Any, entry: TraceEntry) -> None:
+    def tool_ended(self, tool_call: ToolCall, result: object, entry: TraceEntry) -> None:
         _say("after_each_tool", f"{entry['status']} in {entry.get('timing', 0):.1f} ms: {result}")
 
     @hooks.after_tools
@@ -124,8 +127,8 @@ class Reminder:
     name = "reminder"
 
     @hooks.after_user_input
-    def remind(self, agent: Any) -> None:
-        message = agent.current_session["messages"][-1]
+    def remind(self, agent: Agent) -> None:
+        message = agent.session["messages"][-1]
         message["content"] = f"{message['content']}\nWrite a note."
 
 

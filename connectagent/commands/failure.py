@@ -112,8 +112,10 @@ def lines_of(error: BaseException) -> list[str]:
 
 def _lines_of_pause(pause: Paused) -> list[str]:
     call = pause.call
-    name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
-    if call is not None and name is None:
+    name, arguments = None, None
+    if isinstance(call, dict):
+        name, arguments = call.get("name"), call.get("arguments")
+    elif call is not None:
         name, arguments = call.name, call.arguments
     waits = f"  {name}({arguments_text(arguments)}) waits" if name else f"  {_round(pause)}"
     lines = [f"paused: {pause.reason or 'no reason was given'}", waits]

@@ -11,11 +11,12 @@ import click
 
 from connectagent.errors import PluginError, did_you_mean, nearest
 from connectagent.hooks.entry_points import (
-    GET,
     OFFICIAL,
+    PREFIX,
     Installed,
     find,
     guarded,
+    how_to_get,
     imported,
     installed,
     is_factory,
@@ -101,9 +102,7 @@ def _typed(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"--{normalized(plugin.name)}-{option.replace('_', '-')}={shlex.quote(str(value))}"  # fits flags too
 
 
-def _read(
-    ctx: click.Context, name: str, value: str | None, left: list[str], own: Iterable[str]
-) -> Configured:
+def _read(ctx: click.Context, name: str, value: str | None, left: list[str], own: Iterable[str]) -> Configured:
     """The plugin and the value of an option; a value that follows is taken from `left`. `own` are the command's own.
 
     Raises:
@@ -131,7 +130,8 @@ def _plugin_of(ctx: click.Context, name: str, own: Iterable[str]) -> Installed:
     found = max((one for one in names if name.startswith(f"--{one}-")), key=len, default=None)
     first = name[2:].partition("-")[0]
     if found is None and first in OFFICIAL:
-        raise click.UsageError(f"no option {name!r}: the plugin {first} is not installed.\n{GET}{first}", ctx)
+        get = how_to_get(PREFIX + first)
+        raise click.UsageError(f"no option {name!r}: the plugin {first} is not installed.\n{get}", ctx)
     if found is None:
         near = nearest(first, names, 0.7)
         plugins = [f"--{near}-{name[2:].partition('-')[2]}"] if near else []

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import click
 
-from connectagent.agents.batch import Batch
+from connectagent.agents.batch import Batch, Item
 from connectagent.commands.failure import commands_to_decide, plain
 from connectagent.errors import Paused, short_path
 from connectagent.output.rows import Row, duration, many, price, tokens
@@ -42,7 +41,7 @@ class Progress:
         """Say how many of a batch run."""
         self.batch = batch
 
-    def count(self, item: Any) -> None:
+    def count(self, item: Item) -> None:
         """Count an item that has ended."""
         self.done += 1
         self.known += item.known

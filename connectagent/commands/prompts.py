@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import click
 
@@ -59,9 +59,7 @@ def prompt_options(function: Command) -> Command:
         click.option(
             "--trust", metavar="POLICY", help="The policy for tool calls of agents that have none in the script."
         ),
-        click.option(
-            "--max-usd", metavar="USD", type=Number(min=0), help="Begin no more once this is spent."
-        ),
+        click.option("--max-usd", metavar="USD", type=Number(min=0), help="Begin no more once this is spent."),
         click.option(
             "--max-failures", metavar="N", type=click.IntRange(min=0), help="Begin no more when over N have failed."
         ),
@@ -137,7 +135,16 @@ def _lines(file: TextIO, path: str) -> Iterator[tuple[int, Any]]:
             raise usage_error(f"{path}:{number} is not JSON: {error}; {_A_LINE}") from None
 
 
-def _rows(reader: Any, path: str) -> Iterator[tuple[int, dict[str, str]]]:
+class Reader(Protocol):
+    """A reader of `csv`."""
+
+    @property
+    def line_num(self) -> int: ...
+    def __iter__(self) -> Iterator[list[str]]: ...
+    def __next__(self) -> list[str]: ...
+
+
+def _rows(reader: Reader, path: str) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a table, each with the number of its last line."""
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
@@ -153,7 +160,7 @@ def _rows(reader: Any, path: str) -> Iterator[tuple[int, dict[str, str]]]:
         csv.field_size_limit(limit)
 
 
-def _line(fields: Any, template: str | None, place: str) -> Prompt:
+def _line(fields: object, template: str | None, place: str) -> Prompt:
     given = {"prompt": fields} if isinstance(fields, str) else fields
     if not isinstance(given, dict):
         raise usage_error(f"{place} is {json.dumps(fields)[:80]}; {_A_LINE}")
@@ -174,7 +181,7 @@ def _line(fields: Any, template: str | None, place: str) -> Prompt:
     return Prompt(_text(given["id"]) if given.get("id") not in (None, "") else None, text, given, place)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """The value of a field in a prompt: a text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from connectagent.hooks.options import from_text
 from connectagent.records.own import why_not_run
 from connectagent.records.read import refuse_odd
 from connectagent.settings import overrides, plugin_file
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
 
 NAME = "connectagent_script"  # no name that the script or its imports use
 
@@ -73,7 +76,7 @@ def apply_options(
         overrides["plugins"] = [*overrides.get("plugins", []), *map(plugin_from_text, plugins)]
 
 
-def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
+def has_plugins_of(agent: Agent, head: dict[str, Any]) -> None:
     """Refuse to go on with a session without an installed plugin that it had: it may be a guard.
 
     What the script names is there again; what the command line named is only if it is named again.
@@ -99,7 +102,7 @@ def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
         )
 
 
-def plugin_from_text(name: Any) -> Any:
+def plugin_from_text(name: object) -> Any:
     """What `-p` names, as `plugins=` takes it: a name with its options, or a file by its whole path."""
     name = from_text(name) if isinstance(name, str) else name
     file = plugin_file(name) if isinstance(name, str) else None

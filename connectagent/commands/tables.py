@@ -53,7 +53,7 @@ def terminal() -> Terminal:
     return Terminal(sys.stdout)
 
 
-def echo_json(value: Any) -> None:
+def echo_json(value: object) -> None:
     """Print a value as JSON in ASCII, without control characters."""
     parts = json.JSONEncoder(indent=2, default=plain_value).iterencode(value)
     while some := "".join(islice(parts, 20_000)):  # a record may be long: one part after the other takes less memory
@@ -151,15 +151,16 @@ def cost_text(cost: float | None, known: float | None = None) -> str:
     return f"{price(known)} + ?" if known else "?"
 
 
-def local_time(when: Any, pattern: str = "%Y-%m-%d %H:%M") -> str:
+def local_time(when: object, pattern: str = "%Y-%m-%d %H:%M") -> str:
     """A time in the user's time zone; `?` for anything else."""
     return when.astimezone().strftime(pattern) if isinstance(when, datetime.datetime) else "?"
 
 
-def number_of(value: Any) -> float | None:
+def number_of(value: object) -> float | None:
     """A finite number from a record; None for anything else."""
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if real and abs(value) < 1e300 else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if abs(value) < 1e300 else None
 
 
 record_argument = click.argument("record", required=False, metavar="[RECORD]")

@@ -54,9 +54,15 @@ class Group(click.Group):
                 refuse_repeats(command)
             return name, command, rest
         except click.UsageError as error:
+            if missing := self.missing(args[0]):
+                raise click.UsageError(missing, ctx) from error
             names = self.list_commands(ctx)
             hint = self.hint(args[0], names)
             raise click.UsageError(f"no command {args[0]!r}.{hint} Commands: {', '.join(names)}", ctx) from error
+
+    def missing(self, name: str) -> str | None:
+        """The error for a command that a package brings which is not installed; None where none is known to."""
+        return None
 
     def hint(self, name: str, names: list[str]) -> str:
         """The end of the error for an unknown command."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -60,7 +60,7 @@ class use:  # called as a function; a class, so that it is a context manager too
         plugin: whatever `plugins=` takes.
     """
 
-    def __init__(self, plugin: Any) -> None:
+    def __init__(self, plugin: object) -> None:
         if plugin is None:
             raise PluginError("use() takes what plugins= takes: a marked function, a module, an object or a name")
         self.plugin = [plugin]  # a new list: an outer block may use the same plugin
@@ -84,7 +84,7 @@ class shadow:  # called as a function, like `use`
         plugin: whatever `plugins=` takes; for an installed one, `"shadow:name"` is the same.
     """
 
-    def __init__(self, plugin: Any) -> None:
+    def __init__(self, plugin: object) -> None:
         plugin = plugin.plugin if isinstance(plugin, shadow) else plugin
         if plugin is None or (isinstance(plugin, str) and plugin.startswith("no:")):
             raise PluginError(f"shadow() takes a marked function, a list, an object or a name, not {plugin!r:.80}")
@@ -94,7 +94,7 @@ class shadow:  # called as a function, like `use`
         return f"shadow({self.plugin!r})"
 
 
-def _read(item: Any) -> Any:
+def _read(item: object) -> Any:
     """An item of a list of plugins; `"shadow:name"` becomes a `shadow`."""
     name, options = item if isinstance(item, Configured) else (item, None)
     if not isinstance(name, str) or not name.startswith(SHADOW):
@@ -112,7 +112,7 @@ def process_wide() -> list[tuple[Any, str]]:
 
 def find_handlers(
     own: dict[str, Any],
-    sources: Any,
+    sources: Sequence[object],
     model: str | None = None,
     in_code: Collection[str] = ("trust",),
     *,
@@ -216,7 +216,7 @@ def _configured(item: Any, options: dict[str, Any]) -> Any:
     return Configured(name, {**own, **options})
 
 
-def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
+def _loaded(item: object, place: str, on_events: object) -> list[Handler]:
     """The handlers of a plugin that is named in a place.
 
     Raises:
@@ -272,18 +272,18 @@ def _check_shadows(items: list[Any]) -> None:
             raise PluginError(f"plugin {item.plugin!r} is both named and shadowed for this agent; do one of them")
 
 
-def left_out(sources: Any) -> set[str]:
+def left_out(sources: object) -> set[str]:
     """The normalized names of the plugins that an agent leaves out with `"no:name"`."""
     return {normalized(item[3:]) for item in _flat(sources) if isinstance(item, str) and item.startswith("no:")}
 
 
-def _bare(item: Any) -> Any:
+def _bare(item: object) -> Any:
     """What is named, without options, shadowed or not."""
     item = item.plugin if isinstance(item, shadow) else item
     return item.name if isinstance(item, Configured) else item
 
 
-def _key(item: Any) -> Any:
+def _key(item: object) -> Any:
     """A key that is equal for all ways of naming one plugin."""
     item = _bare(item)
     if not isinstance(item, str):
@@ -294,13 +294,13 @@ def _key(item: Any) -> Any:
     return normalized(found[0].name) if len(found) == 1 else normalized(item)
 
 
-def _name(item: Any) -> str:
+def _name(item: object) -> str:
     """The name with which a plugin can be left out before it is loaded; "" for an object."""
     key = _key(item)
     return "" if isinstance(key, int) else Path(key).stem if key.endswith(".py") else key
 
 
-def model_handlers(model: Any, known: set[str], provider_of: Callable[[str], Any]) -> list[Handler]:
+def model_handlers(model: str | None, known: set[str], provider_of: Callable[[str], Any]) -> list[Handler]:
     """The handlers of the installed plugin that brings a model; [] for a model of a known provider.
 
     A plugin that does not declare its prefixes is loaded only when no other plugin declares the name.
@@ -331,7 +331,7 @@ def _begins(model: str, prefix: str) -> bool:
     return model == prefix or model.startswith(prefix if prefix[-1:] in ("-", ":", "/") else f"{prefix}/")
 
 
-def _flat(things: Any) -> Iterator[Any]:
+def _flat(things: object) -> Iterator[Any]:
     if (one := configured(things)) is not None:
         yield _read(one)
     elif isinstance(things, (list, tuple)) and not isinstance(things, OwnPlugin):
@@ -341,7 +341,7 @@ def _flat(things: Any) -> Iterator[Any]:
         yield _read(things)
 
 
-def handlers_of(thing: Any, plugin: str | None = None, *, builtin: bool = False) -> Iterator[Handler]:
+def handlers_of(thing: object, plugin: str | None = None, *, builtin: bool = False) -> Iterator[Handler]:
     """The handlers of a plugin: a marked function, a list of them, a module, an object, a name or a shadow.
 
     Raises:
@@ -370,7 +370,7 @@ def handlers_of(thing: Any, plugin: str | None = None, *, builtin: bool = False)
         yield from _handlers(thing, plugin or plugin_name(thing), None, builtin)
 
 
-def _handlers(thing: Any, plugin: str, version: str | None, builtin: bool = False, **more: Any) -> Iterator[Handler]:
+def _handlers(thing: object, plugin: str, version: str | None, builtin: bool = False, **more: Any) -> Iterator[Handler]:
     functions: list[Any] = [thing] if marks_of(thing) else list(_members(thing))
     options = more.pop("options", None) or ({} if builtin else made_with(thing))
     for function in functions:
@@ -390,7 +390,7 @@ def _handlers_of_installed(plugin: Installed, options: Mapping[str, Any] | None 
     return guarded(plugin, listed)  # type: ignore[no-any-return]
 
 
-def _members(thing: Any) -> Iterator[Callable[..., Any]]:
+def _members(thing: object) -> Iterator[Callable[..., Any]]:
     if isinstance(thing, type):
         raise PluginError(f"{thing.__qualname__} is a class; a plugin is an object: write {thing.__qualname__}()")
     members = [] if is_function(thing) else list(marked_members(thing))
@@ -406,14 +406,14 @@ def _members(thing: Any) -> Iterator[Callable[..., Any]]:
     yield from members
 
 
-def _meant(thing: Any) -> str:
+def _meant(thing: object) -> str:
     for name in [getattr(thing, "__name__", ""), *(() if is_function(thing) else dir(thing))]:
         if near := nearest(str(name), HOOKS, 0.7):
             return f" Did you mean to decorate {name!r} with @{near}?"
     return ""
 
 
-def plugin_name(thing: Any) -> str:
+def plugin_name(thing: object) -> str:
     """The name of a plugin that was not installed."""
     if isinstance(thing, ModuleType):
         return thing.__name__.rpartition(".")[2]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, distributions
-from typing import Any
+from typing import Protocol
 
 from connectagent.hooks.contract import PROJECT
 
@@ -22,8 +22,8 @@ def declared(groups: Collection[str]) -> list[Declared]:
     """The entry points of all distributions on `sys.path` in these groups.
 
     Args:
-        groups: the groups. Entry points that cannot be read are one broken entry of the first group, if their
-            text names it.
+        groups: the groups; one that ends with a dot stands for those below it. Entry points that cannot be read are one
+            broken entry of the first group, if their text names it.
     """
     found: list[Declared] = []
     seen: set[str] = set()
@@ -37,13 +37,18 @@ def declared(groups: Collection[str]) -> list[Declared]:
 
 def _declared_by(distribution: Distribution, groups: Collection[str]) -> list[Declared]:
     try:
-        entries = [entry for entry in distribution.entry_points if entry.group in groups]
+        entries = [entry for entry in distribution.entry_points if _is_of(entry.group, groups)]
     except Exception as error:
         return _unreadable(distribution, next(iter(groups)), error)
     if not entries:
         return []
     name, version, problem = _named(distribution)
     return [(entry, name, version, problem or _wrong_value(entry)) for entry in entries]
+
+
+def _is_of(group: str, groups: Collection[str]) -> bool:
+    """Whether a group of entry points is one of these, or below one that ends with a dot."""
+    return group in groups or group[: group.rfind(".") + 1] in groups
 
 
 def _unreadable(distribution: Distribution, group: str, error: Exception) -> list[Declared]:
@@ -76,7 +81,18 @@ def _wrong_value(entry: EntryPoint) -> str | None:
     return f"its entry point {entry.name} = {entry.value!r:.80} names no module"
 
 
-def way_out(plugin: Any, error: BaseException) -> str:
+class InstalledPlugin(Protocol):
+    """A plugin of an installed distribution: `entry_points.Installed`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def entry(self) -> EntryPoint: ...
+    @property
+    def distribution(self) -> str: ...
+
+
+def way_out(plugin: InstalledPlugin, error: BaseException) -> str:
     """How to fix or remove a plugin that cannot be loaded, for errors; `plugin` is an `Installed`."""
     remove = f"leave it out: -p no:{plugin.name}; or remove it: connectagent plugins uninstall {plugin.name}"
     own = re.split(r"[.:]", plugin.entry.value)[0].strip()
@@ -86,7 +102,7 @@ def way_out(plugin: Any, error: BaseException) -> str:
     return f"Install a version that works: pip install -U {plugin.distribution}; or {remove}"
 
 
-def _how_to_get(module: str, plugin: Any) -> str:
+def _how_to_get(module: str, plugin: InstalledPlugin) -> str:
     """How to get a library that a plugin imports.
 
     Only what its distribution requires is named to be installed: under any other name, a stranger may have registered
@@ -102,7 +118,7 @@ def _how_to_get(module: str, plugin: Any) -> str:
 _CLAUSE = re.compile(r"\s*(===|~=|==|!=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?((?:a|b|rc|\.?dev|\.?post)\d*)?\s*")
 
 
-def unfit(plugin: Any, version: str) -> str | None:
+def unfit(plugin: InstalledPlugin, version: str) -> str | None:
     """Why a plugin's distribution does not go with this version of connectagent, or None.
 
     Args:

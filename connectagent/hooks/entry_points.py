@@ -2,7 +2,9 @@
 
     [project.entry-points.connectagent]              the plugin under its name: a module, or "module:object"
     [project.entry-points."connectagent.models"]     the same, under the prefix of each of its models
-    [project.entry-points."connectagent.commands"]   the same, under the name of each of its commands
+    [project.entry-points."connectagent.commands"]   the same, under the name of each of its commands and, behind a
+                                                     colon, its line for `--help`; "connectagent.commands.records"
+                                                     lists it among those of records
     [project.entry-points."connectagent.hooks"]      each hook that it defines, under its name: "module:hook"
 
 The first only makes a plugin available: it acts where it is named. The other two are for `register_models` and
@@ -36,13 +38,18 @@ MODELS = f"{PROJECT}.models"
 COMMANDS = f"{PROJECT}.commands"
 OWN_HOOKS = f"{PROJECT}.hooks"
 PREFIX = f"{PROJECT}-"
-GET = f"Install it from a clone of connectagent's repository: pip install ./plugins/{PREFIX}"
+GET = "Install it from a clone of connectagent's repository: pip install ./plugins/"
 
 # The plugins that this project publishes.
 OFFICIAL = (
     *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "dbos", "local", "loopguard", "mcp", "memory"),
     *("notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks", "verify"),
 )
+
+
+def how_to_get(distribution: str) -> str:
+    """How to install one of the distributions of this project."""
+    return f"{GET}{distribution}"
 
 
 @lru_cache(maxsize=1024)
@@ -71,8 +78,25 @@ class Installed:
 
     @property
     def name(self) -> str:
-        """The entry point's name."""
+        """The entry point's name; of a command, without its line."""
+        if self.group == COMMANDS:
+            return " ".join(self.entry.name.partition(":")[0].split())
         return self.entry.name
+
+    @property
+    def group(self) -> str:
+        """The entry point's group; of a command, without its section."""
+        return COMMANDS if self.entry.group.startswith(f"{COMMANDS}.") else self.entry.group
+
+    @property
+    def section(self) -> str:
+        """The section of `--help` that a command is listed in; "" where none is declared."""
+        return self.entry.group.removeprefix(COMMANDS).removeprefix(".").replace("_", " ")
+
+    @property
+    def line(self) -> str:
+        """What `--help` says of a command; "" where the distribution says nothing."""
+        return self.entry.name.partition(":")[2].strip()
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version or ''}".rstrip()
@@ -87,7 +111,7 @@ def installed(group: str = PROJECT) -> tuple[Installed, ...]:
 def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
     by_name: dict[str, list[Installed]] = {}
     for plugin in _declared(path):
-        if plugin.entry.group == group:
+        if plugin.group == group:
             by_name.setdefault(normalized(plugin.name), []).append(plugin)
     found = []
     for _, plugins in sorted(by_name.items()):
@@ -101,18 +125,13 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
 def _declared(path: tuple[str, ...]) -> list[Installed]:
     from connectagent.hooks.distributions import declared  # a third of the import time of this package
 
-    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS, OWN_HOOKS))]
+    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS, f"{COMMANDS}.", OWN_HOOKS))]
 
 
 def undeclared(group: str) -> list[Installed]:
     """The plugins whose distributions declare nothing in a group; they may still bring models or commands."""
     declared = {plugin.distribution for plugin in installed(group)}
     return [plugin for plugin in installed() if plugin.distribution not in declared and not plugin.rivals]
-
-
-def command_plugins(name: str) -> list[Installed]:
-    """The installed plugins that may bring a command: those that declare it, else those that declare none."""
-    return [plugin for plugin in installed(COMMANDS) if plugin.name == name] or undeclared(COMMANDS)
 
 
 def own_name(plugin: Installed) -> str:
@@ -160,7 +179,7 @@ def unknown(name: str, place: str = "") -> str:
     bare = normalized(name).removeprefix(PREFIX)
     meant = nearest(bare, [*known, *OFFICIAL], 0.7)
     hint = f" Did you mean {meant!r}?" if meant and meant != bare else ""
-    get = f"\n{GET}{meant}" if meant in OFFICIAL and meant not in known else ""
+    get = f"\n{how_to_get(PREFIX + meant)}" if meant in OFFICIAL and meant not in known else ""
     named_by = f" ({place})" if place else ""
     return f"no plugin {name!r} is installed{named_by}.{hint} Installed: {', '.join(known) or 'none'}.{get}"
 
@@ -255,7 +274,7 @@ def problem_of(plugin: Installed) -> str | None:
     return plugin.problem or unfit(plugin, str(vars(sys.modules[PROJECT])["__version__"]))
 
 
-def is_factory(thing: Any) -> bool:
+def is_factory(thing: object) -> bool:
     """Whether an entry point names a class, or a function that makes the plugin."""
     return isinstance(thing, type) or (inspect.isroutine(thing) and not marks_of(thing))
 
@@ -357,7 +376,7 @@ def check_required(handlers: Iterable[Any]) -> None:
         required = (required,) if isinstance(required, str) else required
         for name in required if isinstance(required, tuple | list) else ():
             if normalized(str(name)) not in there:
-                get = f" {GET}{name}." if name in OFFICIAL and not named(str(name)) else ""
+                get = f" {how_to_get(f'{PREFIX}{name}')}." if name in OFFICIAL and not named(str(name)) else ""
                 raise PluginError(
                     f"plugin {handler.plugin!r} requires plugin {name!r}, which this agent does not have.{get} Name it "
                     f"too: plugins=[{name!r}, {handler.plugin!r}]"

@@ -7,7 +7,7 @@ runs each handler.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import pluggy
@@ -37,11 +37,16 @@ class Boundary(Protocol):
     def begin(self, handler: Handler, arguments: dict[str, Any]) -> Any:
         """Make the generator of an around handler, without running any of it."""
 
-    def enter(self, handler: Handler, half: Any, arguments: dict[str, Any]) -> None:
+    def enter(self, handler: Handler, half: Generator[Any, Any, Any], arguments: dict[str, Any]) -> None:
         """Run an around handler up to its yield."""
 
     def leave(
-        self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
+        self,
+        handler: Handler,
+        half: Generator[Any, Any, Any],
+        arguments: dict[str, Any],
+        result: object,
+        error: BaseException | None,
     ) -> Any:
         """Run the rest of an around handler with the outcome; the value that it returns."""
 
@@ -189,7 +194,7 @@ class Executor:
             self.boundary.enter(handler, half, call)
 
     def leave(
-        self, entered: list[tuple[Handler, Any]], call: HookCall, result: Any, error: BaseException | None
+        self, entered: list[tuple[Handler, Any]], call: HookCall, result: object, error: BaseException | None
     ) -> Any:
         """Run the rest of around handlers, the last one first; the final outcome of the operation."""
         boundary = self.boundary

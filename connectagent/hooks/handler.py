@@ -163,7 +163,7 @@ def _given_by(hook: str) -> tuple[str, ...]:
     return ("agent",) if hook == RESOURCE else PARAMETERS[hook]
 
 
-def _check_kind(code: Any, hook: str, place: str) -> None:
+def _check_kind(code: object, hook: str, place: str) -> None:
     """Refuse async functions, generators for other hooks than around hooks, and functions without yield for these."""
     if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
         way = "write 'def', and connectagent.run_async() inside it"
@@ -205,29 +205,29 @@ def _code_holder(function: Any) -> Any:
     return inspect.unwrap(getattr(function, "__func__", function))
 
 
-def where(function: Any) -> tuple[str, int]:
+def where(function: object) -> tuple[str, int]:
     """File and line of a function's definition; ("?", 0) for what has no Python source."""
     code = getattr(_code_holder(function), "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code else ("?", 0)
 
 
-def name_of(function: Any) -> str:
+def name_of(function: object) -> str:
     """A handler's name: the qualified name without `<locals>`."""
     holder = _code_holder(function)
     name = getattr(holder, "__qualname__", None) or type(function).__name__
     return str(name).rpartition("<locals>.")[2]
 
 
-def place_of(function: Any) -> str:
+def place_of(function: object) -> str:
     file, line = where(function)
     return f"{file}:{line}"
 
 
-def is_function(thing: Any) -> bool:
+def is_function(thing: object) -> bool:
     return inspect.isroutine(thing) or isinstance(thing, functools.partial)
 
 
-def described(thing: Any) -> str:
+def described(thing: object) -> str:
     """Something that was given as a plugin, for errors: its kind, its name and its place."""
     if isinstance(thing, ModuleType):
         return f"module {thing.__name__!r} ({getattr(thing, '__file__', None) or '?'})"

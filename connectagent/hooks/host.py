@@ -11,6 +11,7 @@ import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -146,7 +147,7 @@ class Host(Calls):
 
     # -- plugins, as pluggy documents it ---------------------------------------------------------
 
-    def register(self, plugin: Any, name: str | None = None) -> str | None:
+    def register(self, plugin: object, name: str | None = None) -> str | None:
         """Register what `plugins=` takes: a marked function, an object, a module. It runs before earlier ones.
 
         Returns:
@@ -172,7 +173,7 @@ class Host(Calls):
                 self._note(*{handler.hook for handler in found})
         return known_as
 
-    def unregister(self, plugin: Any = None, name: str | None = None) -> Any:
+    def unregister(self, plugin: object = None, name: str | None = None) -> Any:
         """Unregister a plugin with all of its handlers; one that is running finishes.
 
         Returns:
@@ -194,7 +195,7 @@ class Host(Calls):
                 self._remove([one for one in self.loaded if _is_of(one, found if name is None else name)])
         return found
 
-    def add_hookspecs(self, module_or_class: Any) -> None:
+    def add_hookspecs(self, module_or_class: ModuleType | type) -> None:
         """Refuse hooks that are not defined with `connectagent.hookspec`: they have no contract.
 
         Raises:
@@ -216,7 +217,7 @@ class Host(Calls):
         """The plugins; in place of one without a hash, its registered handlers."""
         return {one.handler.thing if _has_hash(one.handler.thing) else one for one in self._registrations()}
 
-    def get_canonical_name(self, plugin: Any) -> str:
+    def get_canonical_name(self, plugin: object) -> str:
         """The name of a plugin that is registered without one."""
         return plugin_name(plugin)
 
@@ -224,17 +225,17 @@ class Host(Calls):
         """The plugin that is registered under a name: the function, object or module itself; None for none."""
         return next((one.thing for one in self.loaded if one.plugin == name), None)
 
-    def get_name(self, plugin: Any) -> str | None:
+    def get_name(self, plugin: object) -> str | None:
         """The name under which a plugin is registered; None where it is not."""
         if isinstance(plugin, Registration):
             return super().get_name(plugin)
         return next((one.plugin for one in self.loaded if _is_of(one, plugin)), None)
 
-    def is_registered(self, plugin: Any) -> bool:
+    def is_registered(self, plugin: object) -> bool:
         """Whether a plugin is registered."""
         return self.get_name(plugin) is not None
 
-    def get_hookcallers(self, plugin: Any) -> list[pluggy.HookCaller] | None:
+    def get_hookcallers(self, plugin: object) -> list[pluggy.HookCaller] | None:
         """The hooks for which a plugin has handlers; None where it is not registered."""
         if isinstance(plugin, Registration):
             return super().get_hookcallers(plugin)
@@ -326,14 +327,14 @@ def _place_of(handler: Handler, listed: list[Handler]) -> int:
     return len(plain) - plain[::-1].index(True) if True in plain else 0
 
 
-def _is_of(handler: Handler, plugin: Any) -> bool:
+def _is_of(handler: Handler, plugin: object) -> bool:
     """Whether a handler is `plugin`, or belongs to the plugin, given as an object or by name."""
     if isinstance(plugin, str):
         return handler.plugin == plugin
     return handler is plugin or handler.thing is plugin or (inspect.ismethod(plugin) and handler.thing == plugin)
 
 
-def _has_hash(thing: Any) -> bool:
+def _has_hash(thing: object) -> bool:
     with contextlib.suppress(TypeError):
         hash(thing)
         return True

@@ -17,7 +17,7 @@ _met: set[str] = set()  # the names behind "no:" that an agent of this process k
 _waiting: list[dict[str, PluginError]] = []  # of the agents that are made together: the names that none knew so far
 
 
-def leaves_out(item: Any) -> bool:
+def leaves_out(item: object) -> bool:
     """Whether an item of a list of plugins is `"no:name"`."""
     return isinstance(item, str) and item.startswith("no:")
 

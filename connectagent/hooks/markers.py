@@ -37,9 +37,9 @@ def marker(hook: str) -> Marker:
     """The marker of a hook."""
 
     @with_short_tracebacks
-    def marker(function: Any = None, /, *, tryfirst: bool = False, trylast: bool = False) -> Any:
+    def marker(function: object = None, /, *, tryfirst: bool = False, trylast: bool = False) -> Any:
         @with_short_tracebacks
-        def mark(function: Any) -> Any:
+        def mark(function: object) -> Any:
             target = getattr(function, "__func__", function)  # staticmethod, classmethod, bound method
             if not callable(target):
                 raise HandlerError(f"@{hook} marks functions, not {function!r}")
@@ -62,7 +62,7 @@ def marker(hook: str) -> Marker:
     return marker
 
 
-def _warn_of_retired(hook: str, parameters: tuple[str, ...], function: Any) -> None:
+def _warn_of_retired(hook: str, parameters: tuple[str, ...], function: object) -> None:
     """Warn, at the function's file and line, that its hook or a parameter will be removed."""
     contract = CONTRACTS[hook]
     found = [contract.retired, *(contract.retired_parameters.get(name) for name in parameters)]
@@ -121,7 +121,7 @@ def _is_options(value: object) -> bool:
     return isinstance(value, dict) and {"tryfirst", "trylast", "optionalhook"} <= value.keys()
 
 
-def _refuse_foreign(function: Any, thing: object) -> None:
+def _refuse_foreign(function: Callable[..., Any], thing: object) -> None:
     """Refuse a function that only pluggy's own marker marks: it would be a handler that never runs.
 
     Raises:

@@ -46,7 +46,7 @@ class OwnPlugin(NamedTuple):
     plugin: Any
 
 
-def configured(item: Any) -> Configured | None:
+def configured(item: object) -> Configured | None:
     """An item of a list of plugins as a name with options; None for other items, lists of two plugins among them.
 
     Raises:
@@ -135,7 +135,7 @@ def is_flag(parameter: inspect.Parameter) -> bool:
     return _wanted(parameter) is bool
 
 
-def made_with(thing: Any) -> dict[str, Any]:
+def made_with(thing: object) -> dict[str, Any]:
     """The arguments with which a plugin's object was made, as far as it keeps them and they are not the defaults."""
     if inspect.isroutine(thing) or inspect.ismodule(thing) or type(thing).__init__ is object.__init__:
         return {}

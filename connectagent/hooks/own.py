@@ -72,7 +72,7 @@ class OwnHook:
             return operation()
         return given[CONTRACTS[self.name].chained] if kind == "chain" else [] if kind == "collect" else None
 
-    def _check(self, operation: Any, kind: str, given: dict[str, Any]) -> None:
+    def _check(self, operation: object, kind: str, given: dict[str, Any]) -> None:
         known = PARAMETERS[self.name]
         for name in given:
             if name not in known:
@@ -88,7 +88,7 @@ class OwnHook:
 
 
 @overload
-def hookspec(function: Callable[..., Any], /) -> OwnHook: ...
+def hookspec(function: Callable[..., Any] | None, /) -> OwnHook: ...
 @overload
 def hookspec(
     *,
@@ -99,7 +99,7 @@ def hookspec(
     warn_on_impl_args: Mapping[str, Warning] | None = None,
 ) -> Callable[[Callable[..., Any]], OwnHook]: ...
 def hookspec(
-    function: Any = None,
+    function: Callable[..., Any] | None = None,
     /,
     *,
     kind: Kind = "observe",
@@ -126,13 +126,14 @@ def hookspec(
         PluginError: the name is taken.
     """
 
-    def define(function: Any) -> OwnHook:
+    def define(function: Callable[..., Any]) -> OwnHook:
         types = takes if isinstance(takes, tuple) else (takes,)
         _check(function, kind, types, chained)
         name = function.__name__
         _refuse_taken(name, function)
         spec(kind, types, chained, retired=warn_on_impl, retired_parameters=warn_on_impl_args)(function)
-        SPECS[name], CONTRACTS[name] = function, function.contract
+        SPECS[name] = function
+        CONTRACTS[name] = function.contract  # type: ignore[attr-defined]
         PARAMETERS[name] = tuple(inspect.signature(function).parameters)
         return OwnHook(function)
 
@@ -163,7 +164,7 @@ def hooks_of(plugin: Installed) -> list[str]:
     return list(dict.fromkeys([*declared, *(n for n in own_hooks() if SPECS[n].__module__.partition(".")[0] == own)]))
 
 
-def _refuse_taken(name: str, function: Any) -> None:
+def _refuse_taken(name: str, function: object) -> None:
     """Refuse a name that another file's hook has; in the same file a second definition replaces the first."""
     if name in HOOKS:
         raise PluginError(f"@hookspec at {place_of(function)}: {name!r} is a hook of connectagent; name it otherwise")
@@ -174,7 +175,7 @@ def _refuse_taken(name: str, function: Any) -> None:
         )
 
 
-def _check(function: Any, kind: Any, types: tuple[Any, ...], chained: Any) -> None:
+def _check(function: object, kind: object, types: tuple[Any, ...], chained: object) -> None:
     if not inspect.isfunction(function):
         raise HandlerError(f"@hookspec defines a hook by a function, not by {function!r:.80}")
     place = f"@hookspec {function.__name__!r} ({place_of(function)})"

@@ -20,7 +20,7 @@ SCOPES: tuple[Scope, ...] = ("turn", "agent", "process")  # the narrowest first
 def resource(function: F, /) -> F: ...
 @overload
 def resource(*, scope: Scope = "turn", name: str | None = None) -> Callable[[F], F]: ...
-def resource(function: Any = None, /, *, scope: Scope = "turn", name: str | None = None) -> Any:
+def resource(function: Callable[..., Any] | None = None, /, *, scope: Scope = "turn", name: str | None = None) -> Any:
     """Mark a function that makes a resource: tools and handlers with a parameter of its name are given what it makes.
 
     The function returns the resource, or yields it once: what is behind the yield tears it down. It may take other

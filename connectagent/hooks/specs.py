@@ -363,7 +363,7 @@ def register_commands(cli: click.Group) -> None:
     Fires: once per run of `connectagent`.
 
     Args:
-        cli: the click group to add commands to.
+        cli: a click group to add commands to; one that is called `log blame` stands below `connectagent log`.
 
     Returns:
         None.

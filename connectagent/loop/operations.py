@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import Log, ToolCall, TraceEntry
+from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Paused, ToolRejected, Waiting
 from connectagent.frame import Frame, in_id
 from connectagent.loop.between_steps import NO_CHANGES, BetweenSteps, until_passed
@@ -20,6 +20,7 @@ from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import input_digest
 from connectagent.output.text import describe
+from connectagent.records.log import Log
 from connectagent.session.edits import as_data
 from connectagent.session.journal import CLOSED, WAIT_OF, Journal, calls_of, is_inside, place_of
 from connectagent.session.observers import is_by_observer

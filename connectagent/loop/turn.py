@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from connectagent.data import Log, TraceEntry, Wait
+from connectagent.data import TraceEntry, Wait
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
@@ -16,6 +16,7 @@ from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
+from connectagent.records.log import Log
 from connectagent.session.journal import BEGAN, CLOSED, LOST_UPDATE, TURN_ENDED, Journal, waits_for_person
 from connectagent.session.lost_updates import Copy, LostWrite, lost_update
 from connectagent.session.messages import text_of, user_message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
@@ -230,7 +231,7 @@ class AnthropicLLM(WireLLM):
             hour += count(usage, "cache_creation", "ephemeral_1h_input_tokens")
         return self._priced(total, **({"cache_write_1h_tokens": hour} if hour else {}))
 
-    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
+    def _collected(self, stream: Iterable[Any], on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """A stream put together as one plain answer; it is whole when `message_stop` came."""
         answer: dict[str, Any] = {}
         blocks = StreamedBlocks()

@@ -7,7 +7,7 @@ the end of the user message before the last is marked too, where the last mark o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Block = dict[str, Any]
@@ -83,7 +83,7 @@ def _ends(body: dict[str, Any]) -> list[tuple[Place, list[Block], int]]:
     return found
 
 
-def _last(blocks: list[Any], fits: Any) -> int | None:
+def _last(blocks: list[Any], fits: Callable[[Any], bool]) -> int | None:
     return next((n for n in range(len(blocks) - 1, -1, -1) if isinstance(blocks[n], dict) and fits(blocks[n])), None)
 
 

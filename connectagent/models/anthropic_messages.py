@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from connectagent.data import Message
 from connectagent.models.content import (
     CallIds,
     as_json,
@@ -51,7 +52,7 @@ def tools_to_wire(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return wire
 
 
-def tool_choice(choice: Any) -> Any:
+def tool_choice(choice: object) -> Any:
     """OpenAI's forms of `tool_choice` in Anthropic's, so that one option works with both."""
     if isinstance(choice, str):
         return {"type": {"required": "any"}.get(choice, choice)}
@@ -131,7 +132,7 @@ def _limit_marks(wire: list[dict[str, Any]]) -> None:
                 content[index] = {key: value for key, value in content[index].items() if key != "cache_control"}
 
 
-def _may_mark(mark: Any, kept: list[Any]) -> bool:
+def _may_mark(mark: object, kept: list[Any]) -> bool:
     """Whether a mark is sent, before those that are `kept`: it is one, and of their lifetime."""
     known = isinstance(mark, dict) and mark.get("type") == "ephemeral" and mark.get("ttl") in (None, "5m", "1h")
     if not known or len(kept) == _MARKS or (kept and kept[0] != mark):
@@ -140,13 +141,13 @@ def _may_mark(mark: Any, kept: list[Any]) -> bool:
     return True
 
 
-def _user_blocks(content: Any) -> list[Block]:
+def _user_blocks(content: object) -> list[Block]:
     if type(content) is str:
         return [{"type": "text", "text": content}] if content.strip() else []
     return [block for part in parts_of(content) if (block := _block(part)) is not None]
 
 
-def _result(id: str, content: Any) -> Block:
+def _result(id: str, content: object) -> Block:
     if type(content) is str:
         return {"type": "tool_result", "tool_use_id": id, "content": content}
     if content is not None and not isinstance(content, list | tuple):
@@ -185,7 +186,7 @@ def _image(url: Any) -> Block:
 
 
 def _assistant_blocks(
-    message: Any, content: Any, ids: CallIds, used: dict[str, None], origin: Origin, mode: str | None
+    message: Message, content: object, ids: CallIds, used: dict[str, None], origin: Origin, mode: str | None
 ) -> list[Block]:  # fmt: skip
     calls = message.get("tool_calls") or []
     text = content if type(content) is str else text_of(content)
@@ -251,13 +252,13 @@ def is_thought_through(messages: Messages, origin: Origin) -> bool:
     return all(_is_thought(message, origin) for message in messages if message.get("tool_calls"))
 
 
-def _is_thought(answer: Any, origin: Origin) -> bool:
+def _is_thought(answer: Message, origin: Origin) -> bool:
     """Whether an answer begins with this model's own thinking."""
     blocks = _own_blocks(answer.get("provider_data"), origin, "enabled")
     return bool(blocks) and blocks[0]["type"] in _THINKING
 
 
-def _is_own(block: Any) -> bool:
+def _is_own(block: object) -> bool:
     """Whether a block can be one that the API has given; a handler may have left anything."""
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
         return False

@@ -47,7 +47,7 @@ class StreamedBlocks:
             case "content_block_stop":
                 self._stop(event.get("index"))
 
-    def _start(self, index: Any, block: Block) -> None:
+    def _start(self, index: object, block: Block) -> None:
         """A block begins; one that is open at the same index ends, unless it is the same one."""
         new = _StreamedBlock(dict(block))
         before = self._open.get(index)
@@ -60,12 +60,12 @@ class StreamedBlocks:
         self._blocks.append(new)
         self._open[index] = new
 
-    def _stop(self, index: Any) -> None:
+    def _stop(self, index: object) -> None:
         """The block at an index ends; what comes for it later is added all the same."""
         if index in self._open:
             self._open[index].stopped = True
 
-    def _add(self, index: Any, delta: dict[str, Any], on_text: Callable[[str], None]) -> None:
+    def _add(self, index: object, delta: dict[str, Any], on_text: Callable[[str], None]) -> None:
         """A delta of the block at an index comes; new text is passed on."""
         if index not in self._open:
             self._start(index, _begun(delta))
@@ -88,7 +88,7 @@ class StreamedBlocks:
         return [streamed.finished() for streamed in self._blocks]
 
 
-def whole_blocks(content: Any, on_text: Callable[[str], None]) -> list[Block]:
+def whole_blocks(content: list[Any] | None, on_text: Callable[[str], None]) -> list[Block]:
     """The blocks of an answer that is no stream; its text is passed on."""
     blocks = [block for block in content or [] if isinstance(block, dict)]
     for block in blocks:

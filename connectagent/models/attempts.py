@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from connectagent import frame
 from connectagent.models.failures import retry_after, retry_delay
@@ -17,6 +17,16 @@ _MAX_RETRIES = 2  # of both SDKs, where the options name no other number
 _BUSY = (429, 503)
 _LONGEST_WAIT_S = 120  # what asks for more is given up by OpenAI's SDK
 _current: ContextVar[Attempts | None] = ContextVar("connectagent_attempts", default=None)
+
+
+class HTTPResponse(Protocol):
+    """A response as the HTTP library of an SDK has it."""
+
+    @property
+    def status_code(self) -> int: ...
+    @property
+    def headers(self) -> Any: ...
+    def read(self) -> bytes: ...
 
 
 class Raised(BaseException):
@@ -107,18 +117,18 @@ def attempt_hooks() -> dict[str, list[Callable[[Any], None]]]:
     return {"request": [_note_request], "response": [_note_response]}
 
 
-def _note_request(request: Any) -> None:
+def _note_request(request: object) -> None:
     if (attempts := _current.get()) is not None:
         attempts.begin()
 
 
-def _note_response(response: Any) -> None:
+def _note_response(response: HTTPResponse) -> None:
     _add_wait(response)
     if (attempts := _current.get()) is not None:
         attempts.answered(response.status_code, response.headers)
 
 
-def _add_wait(response: Any) -> None:
+def _add_wait(response: HTTPResponse) -> None:
     """Give a response the header that Google leaves out, so that the SDK waits as long as its body asks for."""
     if response.status_code not in _BUSY or retry_after(response.headers) is not None:
         return

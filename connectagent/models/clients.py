@@ -96,23 +96,23 @@ def left_out(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 @functools.cache
-def _connections(http: Any) -> Any:
+def _connections(http: type) -> Any:
     """The class of an SDK's connections; each address is parsed once, not for each request."""
     parsed = functools.lru_cache(maxsize=_MAX_KEYS)(_library(http).URL)
 
     class Connections(http):  # type: ignore[misc]
-        def build_request(self, method: str, url: Any, **more: Any) -> Any:
+        def build_request(self, method: str, url: object, **more: Any) -> Any:
             return super().build_request(method, parsed(url), **more)
 
     return Connections
 
 
 @functools.cache
-def _tls(http: Any) -> Any:
+def _tls(http: type) -> Any:
     """The TLS context of all clients of an SDK, which takes 20 ms; True where its library makes it by itself."""
     return getattr(_library(http), "create_ssl_context", lambda: True)()
 
 
-def _library(http: Any) -> Any:
+def _library(http: type) -> Any:
     """The HTTP library of an SDK."""
     return sys.modules[http.__base__.__module__.partition(".")[0]]

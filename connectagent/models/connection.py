@@ -80,7 +80,13 @@ def _begins(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix if prefix[-1:] in ("-", "/", ":") else f"{prefix}/")
 
 
-def given(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any = None) -> Connection:
+def given(
+    model: str | None,
+    api_key: str | None,
+    base_url: str | None,
+    options: Mapping[str, Any] | None,
+    llm: LLM | None = None,
+) -> Connection:
     """The connection that the arguments of `Agent`, `create_llm` and `llm_do` mean.
 
     It is for the provider of `model`; without `model`, for that of `llm.model`; without both, for that of the
@@ -107,7 +113,7 @@ def given(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any = None
     return Connection(name, api_key or None, base_url or None, dict(options or {}))
 
 
-def _check(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any) -> None:
+def _check(model: object, api_key: object, base_url: object, options: object, llm: object) -> None:
     if not isinstance(model, str | None):
         hint = "; an LLM is given as llm=" if is_llm(model) else ""
         accepted = "a str such as 'claude-sonnet-4-5' or 'provider/model', or None"
@@ -125,7 +131,7 @@ def _check(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any) -> N
         raise ConfigError(f"options is a dict of the provider's parameters by name, not {type(options).__name__}")
 
 
-def is_llm(value: Any) -> bool:
+def is_llm(value: object) -> bool:
     """Whether a value is an `LLM`."""
     if isinstance(value, type) or not callable(getattr(value, "complete", None)):
         return False

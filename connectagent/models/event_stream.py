@@ -8,11 +8,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 _MARK = b"\xef\xbb\xbf"  # a byte order mark: the SDKs do not know the line behind it
 _BREAKS = bytes.maketrans(b"\r\n", b"  ")
 _EVENTS = re.compile(r"\s*(data|event|id|retry)?:")
+
+
+class BytesDecoder(Protocol):
+    """What makes an SDK's events of the bytes of a stream."""
+
+    def iter_bytes(self, pieces: Iterator[bytes]) -> Iterator[Any]: ...
+
+
+class EventClient(Protocol):
+    """The client of an SDK, which makes such decoders."""
+
+    def _make_sse_decoder(self) -> BytesDecoder: ...
 
 
 def read_whole_answers(stream: Any) -> None:
@@ -20,18 +32,19 @@ def read_whole_answers(stream: Any) -> None:
 
     Should an SDK rename `_decoder`, such answers count as streams that were cut.
     """
-    if hasattr(getattr(stream, "_decoder", None), "iter_bytes"):
-        stream._decoder = _Decoder(stream._decoder)
+    decoder = getattr(stream, "_decoder", None)
+    if decoder is not None and hasattr(decoder, "iter_bytes"):
+        stream._decoder = _Decoder(decoder)
 
 
 class _Decoder:
     """An SDK's decoder of events, for bytes that may be a JSON object instead."""
 
-    def __init__(self, decoder: Any) -> None:
+    def __init__(self, decoder: BytesDecoder) -> None:
         self._decoder = decoder
 
     def iter_bytes(self, pieces: Iterator[bytes]) -> Iterator[Any]:
-        return self._decoder.iter_bytes(_as_events(pieces))  # type: ignore[no-any-return]
+        return self._decoder.iter_bytes(_as_events(pieces))
 
 
 def _as_events(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -65,7 +78,7 @@ class SentEvents:
         done: whether `[DONE]` came.
     """
 
-    def __init__(self, client: Any, text: str) -> None:
+    def __init__(self, client: EventClient, text: str) -> None:
         self.done = False
         self._events: Iterable[Any] = client._make_sse_decoder().iter_bytes(iter([text.encode() + b"\n\n"]))
 

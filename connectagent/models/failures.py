@@ -232,7 +232,7 @@ def failure(
     )
 
 
-def _without(key: str | None, value: Any) -> Any:
+def _without(key: str | None, value: object) -> Any:
     """`value` with the key blotted out: some servers quote it in full."""
     if not key or len(key) < 6:
         return value

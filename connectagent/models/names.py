@@ -34,9 +34,7 @@ class Provider:
 PROVIDERS: dict[str, Provider] = {
     provider.name: provider
     for provider in (
-        Provider(
-            "openai", "openai", None, "OPENAI_API_KEY", ("gpt-", "o1", "o3", "o4", "chatgpt-"), "gpt-5-mini"
-        ),
+        Provider("openai", "openai", None, "OPENAI_API_KEY", ("gpt-", "o1", "o3", "o4", "chatgpt-"), "gpt-5-mini"),
         Provider("openai-responses", "responses", None, "OPENAI_API_KEY"),
         Provider("anthropic", "anthropic", None, "ANTHROPIC_API_KEY", ("claude-",), "claude-sonnet-4-5"),
         Provider(

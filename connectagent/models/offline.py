@@ -53,6 +53,7 @@ class OfflineLLM(WordByWord):
             return LLMResponse(None, [call], finish_reason="tool_calls", model=self.model)
         return LLMResponse(_answer(results, tools or []), finish_reason="stop", model=self.model)
 
+
 def _turn_begin(messages: list[Message]) -> int:
     """The index of the prompt: the last user message that does not follow results, where handlers add theirs."""
     begin = len(messages)

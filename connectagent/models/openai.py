@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
@@ -176,7 +176,7 @@ class OpenAILLM(WireLLM):
             raise error
         return choice
 
-    def _no_answer(self, answer: Any) -> ProviderError:
+    def _no_answer(self, answer: object) -> ProviderError:
         error = answer.get("error") if isinstance(answer, dict) else None
         if error:
             kind = kind_of(200, answer)
@@ -243,7 +243,7 @@ class OpenAILLM(WireLLM):
             )
         )
 
-    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange, tools: set[str]) -> dict[str, Any]:
+    def _collected(self, stream: Iterable[Any], on_text: OnText, exchange: Exchange, tools: set[str]) -> dict[str, Any]:
         """A stream put together as one plain answer, so that there is one way to read both."""
         answer: dict[str, Any] = {}
         message: dict[str, Any] = {}
@@ -296,7 +296,7 @@ def _words(choice: dict[str, Any], message: dict[str, Any]) -> str:
     )
 
 
-def _sent_usage(answer: Any) -> Any:
+def _sent_usage(answer: object) -> Any:
     if not isinstance(answer, dict):
         return None
     return answer.get("usage") or (answer.get("x_groq") or {}).get("usage")
@@ -376,7 +376,7 @@ def _add_calls(delta: dict[str, Any], calls: CallAssembler, old: CallAssembler) 
         old.add({"index": 0, "function": delta["function_call"]})
 
 
-def _names(tools: Any) -> set[str]:
+def _names(tools: Iterable[Any] | None) -> set[str]:
     """The names of the functions among the tools of a request."""
     functions = [tool.get("function") for tool in tools or () if isinstance(tool, dict)]
     return {str(function.get("name")) for function in functions if isinstance(function, dict)}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
+from connectagent.data import Message
 from connectagent.models.chat_modes import ChatMode, chat_mode, signed
 from connectagent.models.content import CallIds, as_json, image_problem, parts_of, sent_arguments, text_of, wire_name
 from connectagent.models.files import for_chat
@@ -70,7 +71,7 @@ def _never_user_after_tool(wire: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return fixed
 
 
-def _other_message(role: Any, content: Any, name: Any, provider: str) -> dict[str, Any]:
+def _other_message(role: object, content: object, name: object, provider: str) -> dict[str, Any]:
     role = role if role in _ROLES else "user"
     if isinstance(content, str):
         sent: Any = content
@@ -104,11 +105,11 @@ def _image(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_message(
-    message: Any, content: Any, id: str, images: list[dict[str, Any]], provider: str
+    message: Message, content: object, id: str, images: list[dict[str, Any]], provider: str
 ) -> dict[str, Any]:  # fmt: skip
     """A result: its text. Its images and files, which this role may not hold, are added to `images`."""
     if type(content) is str and len(message) == 3 and message.get("tool_call_id") == id:
-        return message  # type: ignore[no-any-return]
+        return cast("dict[str, Any]", message)
     parts = parts_of(content) if isinstance(content, list | tuple) else []
     found = [part for part in parts if part["type"] in _APART]
     images.extend(_clean(part, provider) for part in found)
@@ -126,7 +127,7 @@ def _text_without_images(parts: list[dict[str, Any]]) -> str:
 
 
 def _assistant_message(
-    message: Any, content: Any, ids: CallIds, origin: Origin, mode: ChatMode
+    message: Message, content: object, ids: CallIds, origin: Origin, mode: ChatMode
 ) -> dict[str, Any] | None:  # fmt: skip
     calls = message.get("tool_calls")
     kept = message.get("provider_data")
@@ -136,7 +137,7 @@ def _assistant_message(
         return None
     is_plain = len(message) == 2 and text is content
     if is_plain and not mode.reasons:
-        return message  # type: ignore[no-any-return]
+        return cast("dict[str, Any]", message)
     sent: dict[str, Any] = {"role": "assistant", "content": text or None}
     if calls:
         sent["tool_calls"] = _calls(calls, ids, own, kept if origin.shares(kept) else {})
@@ -148,7 +149,7 @@ def _assistant_message(
     return signed(sent, mode) if calls and mode.signs else sent
 
 
-def _calls(calls: Any, ids: CallIds, own: Any, shared: Any) -> list[dict[str, Any]]:
+def _calls(calls: list[Any], ids: CallIds, own: dict[str, Any], shared: dict[str, Any]) -> list[dict[str, Any]]:
     """The calls of a message.
 
     Args:
@@ -162,7 +163,7 @@ def _calls(calls: Any, ids: CallIds, own: Any, shared: Any) -> list[dict[str, An
     return [_call(call, id, extras, customs) for call, id in zip(calls, ids.begin(calls), strict=True)]
 
 
-def _extra_fields(own: Any) -> dict[str, Any]:
+def _extra_fields(own: object) -> dict[str, Any]:
     """What a provider needs back beside what every message has; a handler may have left anything."""
     return {key: own[key] for key in own if key not in _OURS} if isinstance(own, dict) else {}
 
@@ -180,7 +181,7 @@ def _known_to_fit(name: str, arguments: str) -> bool:
     return wire_name(name) == name and (arguments == "{}" or bool(sent_arguments(arguments)))
 
 
-def _call(given: Any, id: str, extras: Any, customs: Any) -> dict[str, Any]:
+def _call(given: object, id: str, extras: Mapping[str, Any] | None, customs: object) -> dict[str, Any]:
     """A call of the history; its arguments are always a JSON object, since some servers refuse anything else."""
     call: dict[str, Any] = given if isinstance(given, dict) else {}
     function = call.get("function") or {}

@@ -41,10 +41,11 @@ def stream_class() -> Any:
     return NotingStream
 
 
-def joined_content(before: Any, more: Any) -> str | list[dict[str, Any]]:
+def joined_content(before: object, more: object) -> str | list[dict[str, Any]]:
     """The content of a message with a piece more: a text, until a piece comes as a list of parts (as Mistral's do)."""
-    if isinstance(before or "", str) and isinstance(more, str):
-        return (before or "") + more
+    text = before or ""
+    if isinstance(text, str) and isinstance(more, str):
+        return text + more
     joined = list(before) if isinstance(before, list) else parts_of(before)
     for part in parts_of(more):
         last = joined[-1] if joined and joined[-1]["type"] == part["type"] else None
@@ -58,7 +59,7 @@ def joined_content(before: Any, more: Any) -> str | list[dict[str, Any]]:
     return joined
 
 
-def thinks(content: Any) -> bool:
+def thinks(content: object) -> bool:
     """Whether a message's content has parts that are not its text, and that the provider may need back."""
     return isinstance(content, list) and any(part["type"] != "text" for part in parts_of(content))
 

@@ -21,10 +21,10 @@ What a model gave itself may be refused too: for another account, or since what 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from connectagent.data import Message
@@ -63,11 +63,11 @@ class Origin:
         """`provider_data` of this model."""
         return {"provider": self.provider, "address": self.address, "model": self.model, **parts}
 
-    def gave(self, kept: Mapping[str, Any] | None) -> bool:
+    def gave(self, kept: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
         """Whether this very model gave `provider_data`; no model did if that tells no address, as in old records."""
         return kept is not None and self.shares(kept) and kept.get("model") == self.model
 
-    def shares(self, kept: Mapping[str, Any] | None) -> bool:
+    def shares(self, kept: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
         """Whether the same provider at the same address gave `provider_data`, by this model or another."""
         return kept is not None and kept.get("provider") == self.provider and kept.get("address") == self.address
 

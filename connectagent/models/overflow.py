@@ -52,7 +52,7 @@ def estimated_tokens(request: dict[str, Any]) -> int:
     return round(text / _BYTES_PER_TOKEN) + _TOKENS_PER_ATTACHMENT * len(sizes) + int(answer)
 
 
-def _attached(value: Any, key: str = "") -> Iterator[int]:
+def _attached(value: object, key: str = "") -> Iterator[int]:
     """The sizes of the images and files in a request, in letters of base64."""
     if isinstance(value, dict):
         for name, one in value.items():

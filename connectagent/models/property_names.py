@@ -49,15 +49,15 @@ class PropertyNames:
         self._own = {sent: own for own, sent in self.sent.items()}
         self.schema: Schema = self._renamed(schema) if self.sent else schema
 
-    def own_value(self, value: Any) -> Any:
+    def own_value(self, value: object) -> Any:
         """A value of the wire with the schema's own names."""
         return self._walked(value, [self._own_schema], self._own) if self.sent else value
 
-    def sent_value(self, value: Any) -> Any:
+    def sent_value(self, value: object) -> Any:
         """A value with the names that are sent."""
         return self._walked(value, [self._own_schema], self.sent) if self.sent else value
 
-    def _walked(self, value: Any, schemas: list[Any], names: Mapping[str, str]) -> Any:
+    def _walked(self, value: object, schemas: list[Any], names: Mapping[str, str]) -> Any:
         """A value with other names for the properties that its schemas have; other keys are data."""
         if isinstance(value, list):
             around = list(self._with_branches(schemas))
@@ -90,7 +90,7 @@ class PropertyNames:
                 more += branches if isinstance(branches, list) else [branches]
             yield from self._with_branches(more, tuple(inside))
 
-    def _renamed(self, schema: Any) -> Any:
+    def _renamed(self, schema: object) -> Any:
         """A schema whose properties have the names that are sent, with their own as titles."""
         if not isinstance(schema, dict):
             return schema
@@ -139,10 +139,10 @@ class PropertyNames:
             made["$ref"] = self._pointed(made["$ref"])
         return made
 
-    def _name(self, own: Any) -> Any:
+    def _name(self, own: object) -> Any:
         return self.sent.get(own, own) if isinstance(own, str) else own
 
-    def _needed(self, value: Any) -> Any:
+    def _needed(self, value: object) -> Any:
         return [self._name(one) for one in value] if isinstance(value, list) else value
 
     def _pointed(self, ref: str) -> str:
@@ -166,7 +166,7 @@ def _items_of(around: list[Schema], at: int) -> Iterator[Any]:
         yield one.get("contains")
 
 
-def _names_in(schema: Any) -> Iterator[str]:
+def _names_in(schema: object) -> Iterator[str]:
     """The names of all properties of a schema."""
     if not isinstance(schema, dict):
         return

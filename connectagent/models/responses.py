@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
@@ -176,7 +177,7 @@ class ResponsesLLM(WireLLM):
             )
         )
 
-    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
+    def _collected(self, stream: Iterable[Any], on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """The answer with which a stream ends. Some servers leave its items out there: earlier ones count."""
         items: list[tuple[int, Any]] = []  # several may have one index
         for event in self._events(stream):

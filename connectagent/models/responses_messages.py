@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from connectagent.data import Message
 from connectagent.models.content import (
     CallIds,
     as_json,
@@ -50,7 +51,7 @@ def tools_to_wire(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def tool_choice(choice: Any) -> Any:
+def tool_choice(choice: object) -> Any:
     """The `tool_choice` of chat completions as this API takes it, so that one option works with both."""
     if isinstance(choice, dict) and isinstance(choice.get("function"), dict):
         return {"type": "function", "name": choice["function"].get("name")}
@@ -84,11 +85,11 @@ def to_wire(messages: Messages, origin: Origin, stored: bool) -> list[Item]:
     return wire
 
 
-def _said(content: Any) -> str | list[Item]:
+def _said(content: object) -> str | list[Item]:
     return content if isinstance(content, str) else [_part(part) for part in parts_of(content)] or ""
 
 
-def _output(content: Any) -> str | list[Item]:
+def _output(content: object) -> str | list[Item]:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list | tuple):
@@ -113,7 +114,7 @@ def _part(part: dict[str, Any]) -> Item:
     return {"type": "input_text", "text": f"[a part of type {kind!r} is left out]"}
 
 
-def _image(image: Any) -> Item:
+def _image(image: object) -> Item:
     """An image as it can be sent; one that the API does not take is named in words."""
     given = image if isinstance(image, dict) else {"url": image}
     if problem := image_problem(given.get("url")):
@@ -132,7 +133,7 @@ def _is_input(part: dict[str, Any]) -> bool:
     return kind == "input_text" and isinstance(part.get("text"), str)
 
 
-def _assistant_items(message: Any, content: Any, ids: CallIds, origin: Origin, stored: bool) -> list[Item]:
+def _assistant_items(message: Message, content: object, ids: CallIds, origin: Origin, stored: bool) -> list[Item]:
     calls = message.get("tool_calls") or []
     text = content if type(content) is str else text_of(content)
     sent_ids = ids.begin(calls) if calls else []
@@ -160,13 +161,13 @@ def _is_said(part: Any) -> bool:
     return _has_fields(part) and not part["type"].startswith("input_")
 
 
-def _has_fields(value: Any) -> bool:
+def _has_fields(value: object) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return False
     return all(isinstance(value.get(key), kind) for key, kind in _FIELDS.get(value["type"], {}).items())
 
 
-def _call(call: Any, id: str) -> Item:
+def _call(call: object, id: str) -> Item:
     function = (call.get("function") if isinstance(call, dict) else None) or {}
     raw = function.get("arguments")
     # sent as it was: a byte that differs is a miss in the provider's cache

@@ -13,7 +13,7 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
@@ -61,7 +61,7 @@ def encoded(body: dict[str, Any]) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """A value with None in the place of NaN and infinities."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
@@ -87,11 +87,11 @@ class Exchange:
         self.usages: list[dict[str, Any]] = []
         self.begun: dict[str, Any] | None = None
 
-    def so_far(self, usage: Any) -> None:
+    def so_far(self, usage: object) -> None:
         """A piece of an answer has come."""
         self.begun = usage if isinstance(usage, dict) else {}
 
-    def whole(self, usage: Any) -> None:
+    def whole(self, usage: object) -> None:
         """An answer has come to its end."""
         self.usages.append(usage if isinstance(usage, dict) else {})
         self.begun = None
@@ -252,7 +252,8 @@ class WireLLM(ABC):
             usages = [*exchange.usages, *([] if exchange.begun is None else [exchange.begun])]
             if usages:
                 error.usage = self._usage(usages) or TokenUsage()
-            if exchange.begun is not None:  # a cut stream took more than it reported at its beginning
+            if exchange.begun is not None and error.usage is not None:
+                # a cut stream took more than it reported at its beginning
                 error.usage.cost = None
             raise
         response.usage = self._usage(exchange.usages)
@@ -378,7 +379,7 @@ class WireLLM(ABC):
         options.update(self.options.get("extra_body") or {})
         return options
 
-    def _events(self, stream: Any) -> Iterator[dict[str, Any]]:
+    def _events(self, stream: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """The events of a stream; only what reading raises is made a `ProviderError`, not what the consumer does."""
         iterator = iter(stream)
         while True:
@@ -411,7 +412,7 @@ class WireLLM(ABC):
     def _usable(
         self,
         response: LLMResponse,
-        answer: Any,
+        answer: object,
         *,
         words: str = "",
         has_more: bool = False,

@@ -64,8 +64,9 @@ class CallAssembler:
         """The calls of the answer, which has come to its end: in the order of their indexes, where all have one."""
         found = _with_their_pieces(sorted(self._united(), key=lambda call: call.began))
         _doubt(found)
-        if all(isinstance(call.index, int) for call in found):
-            found.sort(key=lambda call: call.index)
+        indexes = {id(call): call.index for call in found if isinstance(call.index, int)}
+        if len(indexes) == len(found):
+            found.sort(key=lambda call: indexes[id(call)])
         return [call.raw() for call in found]
 
     def _call_of(self, delta: _Delta) -> _Call | None:
@@ -145,7 +146,7 @@ def _delta_of(item: RawCall) -> _Delta:
 class _Call:
     """What came for one call; pieces carry their place in the stream."""
 
-    def __init__(self, index: Any, id: Any, began: int, tools: Collection[str]) -> None:
+    def __init__(self, index: object, id: object, began: int, tools: Collection[str]) -> None:
         self.index = index
         self.id = id
         self.began = began

@@ -84,7 +84,7 @@ def enforced_schema(schema: Schema, rules: Rules) -> Schema | None:
     return made if made is not None and _is_within(made, rules) else None
 
 
-def _enforced(schema: Any, rules: Rules) -> Schema | None:
+def _enforced(schema: object, rules: Rules) -> Schema | None:
     """A part of a schema. Closed objects are asked for: a dict with free keys has no form, nor has anything at all."""
     if not isinstance(schema, dict) or any(key in schema for key in _NO_FORM):
         return None
@@ -151,7 +151,7 @@ def _described(made: Schema, schema: Schema) -> Schema:
     return {**made, "description": f"{description}\n{told}" if description else told}
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -197,7 +197,7 @@ class _Sizes:
     choices: int = 0
     depth: int = 0
 
-    def add(self, schema: Any, depth: int) -> None:
+    def add(self, schema: object, depth: int) -> None:
         """Count what a schema has, at a depth of nested objects and lists."""
         if not isinstance(schema, dict):
             return
@@ -219,7 +219,7 @@ def _is_recursive(root: Schema) -> bool:
     return _leads_back(root, root, ())
 
 
-def _leads_back(value: Any, root: Schema, above: tuple[str, ...]) -> bool:
+def _leads_back(value: object, root: Schema, above: tuple[str, ...]) -> bool:
     if isinstance(value, list):
         return any(_leads_back(one, root, above) for one in value)
     if not isinstance(value, dict):

@@ -61,7 +61,7 @@ class SentTools(NamedTuple):
 # -- schemas -------------------------------------------------------------------------------------
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -69,24 +69,24 @@ def _is_count(value: Any) -> bool:
     return _is_number(value) and value >= 0 and value == int(value)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_bool(value: Any) -> bool:
+def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_type(value: Any) -> bool:
+def _is_type(value: object) -> bool:
     listed = value if isinstance(value, list) else [value]
     return bool(listed) and all(isinstance(one, str) and one in _TYPES for one in listed)
 
 
-def _are_names(value: Any) -> bool:
+def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
 
 
-def _are_choices(value: Any) -> bool:
+def _are_choices(value: object) -> bool:
     return isinstance(value, list) and len(value) > 0
 
 
@@ -117,7 +117,7 @@ class _Translator:
         self.root = root
         self.dropped: list[str] = []
 
-    def translated(self, schema: Any, where: str, depth: int = 0) -> Any:
+    def translated(self, schema: object, where: str, depth: int = 0) -> Any:
         """A schema in draft 2020-12; the same object if it needs no change.
 
         Raises:
@@ -257,7 +257,7 @@ def _required_properties(schema: Schema) -> list[str]:
     return list(dict.fromkeys([*(own if isinstance(own, list) else ()), *needed])) if needed else []
 
 
-def sendable_schema(parameters: Any) -> tuple[Schema, list[str]]:
+def sendable_schema(parameters: object) -> tuple[Schema, list[str]]:
     """The parameters of a tool in draft 2020-12, and where keywords were left out.
 
     Raises:
@@ -300,7 +300,7 @@ def sendable_tools(tools: list[Schema], limits: Limits) -> SentTools:
     return sent
 
 
-def _function_of(tool: Any) -> Any:
+def _function_of(tool: object) -> Any:
     return tool.get("function") if isinstance(tool, dict) and isinstance(tool.get("function"), dict) else None
 
 
@@ -392,7 +392,7 @@ class ToolForms:
         return form
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _copied(one) for key, one in value.items()}
     return [_copied(one) for one in value] if isinstance(value, list) else value

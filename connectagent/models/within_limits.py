@@ -64,7 +64,7 @@ def _left_out(text: str, message: Message) -> Part:
     return {"type": "text", "text": f"[{text}]"}
 
 
-def _fitted(part: Any, provider: str, limits: Limits, message: Message) -> Any:
+def _fitted(part: object, provider: str, limits: Limits, message: Message) -> Any:
     """A part as it can be sent: itself, one with another media type, or a text."""
     if not isinstance(part, dict):
         return part

@@ -89,20 +89,20 @@ class _Arguments(reprlib.Repr):
 _arguments = _Arguments()
 
 
-def call_text(name: object, arguments: Any) -> str:
+def call_text(name: object, arguments: object) -> str:
     """A call as code: `search(query="retry", limit=3)`."""
     if not isinstance(arguments, dict):
         return f"{name}({_arguments.repr(arguments)})"
     return f"{name}({', '.join(f'{visible(key, 40)}={_arguments.repr(value)}' for key, value in arguments.items())})"
 
 
-def first_line(content: Any) -> str:
+def first_line(content: object) -> str:
     """The first line with something in it, of a result or a message."""
     text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else str(content)
     return next((line.strip() for line in text[:2000].splitlines() if line.strip()), "")
 
 
-def more_lines(content: Any, glyphs: Glyphs) -> str:
+def more_lines(content: object, glyphs: Glyphs) -> str:
     """How many lines a result has after the first that has something in it; "" for none."""
     text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else str(content)
     number = len(text.strip().splitlines()) - 1
@@ -114,7 +114,7 @@ def many(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def duration(ms: Any) -> str:
+def duration(ms: float) -> str:
     """`12ms`, `1.2s` or `2m05s`."""
     if ms < 1000:
         return f"{ms:.0f}ms"
@@ -378,7 +378,7 @@ def argument_rows(arguments: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def decision(decided: Any) -> str:
+def decision(decided: object) -> str:
     """What was decided about a turn that was paused, as the entry `resumed` has it."""
     decided = decided if isinstance(decided, dict) else {}
     if "reject" in decided:

@@ -36,7 +36,7 @@ def clean(text: str) -> str:
     return "\n".join(visible(line, len(line)) for line in lines)
 
 
-def describe(how: Callable[[Any], str], value: Any) -> str:
+def describe(how: Callable[[Any], str], value: object) -> str:
     """The `str` or `repr` of a value, or that it has none."""
     try:
         return str(how(value))
@@ -44,7 +44,7 @@ def describe(how: Callable[[Any], str], value: Any) -> str:
         return f"<{type(value).__name__}, whose {how.__name__}() raised {type(error).__name__}>"
 
 
-def arguments_text(value: Any) -> str:
+def arguments_text(value: object) -> str:
     """Arguments of a call as a person, a judge or a shell hook reads them: the JSON that all guards decide on.
 
     Objects of programs, which are no JSON, are named by their types: their `repr` alone could pass for a text.
@@ -53,7 +53,7 @@ def arguments_text(value: Any) -> str:
     return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> Any:
     """A value as data for JSON, without secrets: of a model, a dataclass and the like, their fields."""
     if value is None or isinstance(value, str):
         return value
@@ -62,7 +62,7 @@ def as_json(value: Any) -> Any:
     return current().value(to_jsonable_python(value, fallback=str))
 
 
-def _as_json(value: Any, above: tuple[int, ...]) -> Any:
+def _as_json(value: object, above: tuple[int, ...]) -> Any:
     """A value with names in place of what is no JSON, such as a dict with other keys than texts, or one in itself."""
     if value is None or isinstance(value, str | int | float):
         return value
@@ -75,14 +75,14 @@ def _as_json(value: Any, above: tuple[int, ...]) -> Any:
     return f"<{type(value).__module__}.{type(value).__qualname__}: {describe(repr, value)}>"
 
 
-def shortened(value: Any, length: int) -> str:
+def shortened(value: object, length: int) -> str:
     """A value as text without secrets, of at most `length` characters, and a note of how much is left out."""
     value = current().text(value if isinstance(value, str) else describe(str, value))
     left_out = len(value) - length
     return clean(value[:length]) + (f"... ({left_out} more characters)" if left_out > 0 else "")
 
 
-def actor(by: Any) -> str:
+def actor(by: object) -> str:
     """Who did something, by the `by` of a trace entry: the user, a model, tool, agent, handler or plugin."""
     by = by if isinstance(by, dict) else {}
     if by.get("user"):
@@ -94,7 +94,7 @@ def actor(by: Any) -> str:
     return visible(name, 60)
 
 
-def actor_with_place(by: Any) -> str:
+def actor_with_place(by: object) -> str:
     """Who did something, with the plugin, hook, file and line as far as they are known."""
     by = by if isinstance(by, dict) else {}
     name, plugin = actor(by), by.get("plugin")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any
+from typing import TextIO
 
 _QUIET_S = 0.05  # without a line for so long, a paste has arrived whole
 _state = {"hidden": False}  # whether what is typed is hidden while nothing is asked
@@ -36,10 +36,10 @@ def can_ask() -> bool:
     return not _for_others.get() and _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
 
 
-def _is_terminal(file: Any) -> bool:
+def _is_terminal(file: TextIO | None) -> bool:
     try:
-        return bool(file.isatty())
-    except (AttributeError, ValueError):  # there is none, or it is closed
+        return file is not None and file.isatty()
+    except (AttributeError, ValueError):  # it is another object, or closed
         return False
 
 

@@ -194,7 +194,7 @@ def _rewound(record: dict[str, Any], number: int, blobs: Path | None) -> Moment[
     return None if request is None or not request.count else Moment(dividing.parts_of_request(request))
 
 
-def _number(value: Any) -> int:
+def _number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
@@ -362,7 +362,7 @@ def resized(bill: Bill, sent: dict[int, tuple[list[Any], list[Any], Any] | None]
     return {"calls": len(known), "then": sums[0], "now": sums[1]}
 
 
-def _resent(call: Billed, messages: list[Any], tools: list[Any], output: Any) -> Billed:
+def _resent(call: Billed, messages: list[Any], tools: list[Any], output: dict[str, Any] | None) -> Billed:
     parts = Divided().parts(call.entry, [(message, {}, None, 0) for message in messages], tools, output, {})
     return Billed(call.number, call.entry, call.turn, call.agent, Moment(parts))
 

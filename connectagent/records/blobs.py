@@ -113,7 +113,7 @@ def load_blob(digest: str, folder: Path) -> str:
 _NUMBERS = frozenset((int, float, bool, type(None)))  # of which a record may hold millions
 
 
-def restored(value: Any, folder: Path) -> Any:
+def restored(value: object, folder: Path) -> Any:
     """A value of a record with its place holders replaced by their blobs; without any, the same object.
 
     The place holder of a blob that is missing or was changed stays, and says so.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from connectagent.output.masking import current
 from connectagent.output.text import describe
 from connectagent.records import yaml_lines
 from connectagent.records.blobs import LARGEST, is_long, is_place_holder, place_holder, store_blob
-from connectagent.records.paths import data_folder, is_keyed, refuse_link, warn
+from connectagent.records.paths import SessionOwner, data_folder, is_keyed, refuse_link, warn
 from connectagent.session.journal import TURN_ENDED, WITHHELD
 from connectagent.settings import enabled
 
@@ -43,7 +43,7 @@ class Encoder:
         record: the session's file, if it exists already.
     """
 
-    def __init__(self, agent: Any, record: Path | None = None) -> None:
+    def __init__(self, agent: SessionOwner, record: Path | None = None) -> None:
         self._agent = agent
         self.record = record
         self._folder: Path | None = None
@@ -52,7 +52,7 @@ class Encoder:
         """An entry of the trace as one line; its key `masked` lists the places where something was masked."""
         return self._line(entry, yaml_lines.entry_line, list_masked=True)
 
-    def line(self, value: Any) -> str:
+    def line(self, value: object) -> str:
         """A value as one line."""
         return self._line(value, yaml_lines.json_line)
 
@@ -64,7 +64,7 @@ class Encoder:
         """Messages as one line: a text that is JSON."""
         return yaml_lines.json_line(self._line(messages, yaml_lines.json_text))
 
-    def _line(self, value: Any, encode: Any, list_masked: bool = False) -> str:
+    def _line(self, value: Any, encode: Callable[[Any], str], list_masked: bool = False) -> str:
         """A value as a line. Most have no secret and no long text: a cheap look at the encoded line shows it."""
         line: str = encode(value)
         try:
@@ -81,7 +81,7 @@ class Encoder:
             )
         return line
 
-    def _short(self, value: Any, above: tuple[int, ...] = ()) -> Any:
+    def _short(self, value: object, above: tuple[int, ...] = ()) -> Any:
         """A value with place holders for its long texts, and a note in place of a value that contains itself."""
         if isinstance(value, str):
             return self._blob(value) if is_long(value) else value
@@ -91,7 +91,7 @@ class Encoder:
             return f"<{type(value).__name__}: {'it contains itself' if id(value) in above else 'too many levels'}>"
         return self._short_items(value, (*above, id(value)))
 
-    def _short_items(self, value: Any, above: tuple[int, ...]) -> Any:
+    def _short_items(self, value: object, above: tuple[int, ...]) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
         if isinstance(value, Mapping):
@@ -119,7 +119,7 @@ class Encoder:
         return place_holder(text)
 
 
-def _changed(given: Any, masked: Any, place: str = "") -> list[str]:
+def _changed(given: object, masked: object, place: str = "") -> list[str]:
     """The places where masking changed something, as `arguments.key` or `tool_calls.0.arguments.key`."""
     if given is masked:
         return []

@@ -95,7 +95,7 @@ def findings_file(record: Path) -> Path:
     return blob_folder(record).with_name("bisect") / f"{record.stem}.json"
 
 
-def _is_finding(one: Any) -> bool:
+def _is_finding(one: object) -> bool:
     if not isinstance(one, dict) or not isinstance(one.get("symptom"), str) or not isinstance(one.get("said"), list):
         return False
     parts = (one.get("entry", {}), one.get("maker", {}))

@@ -13,10 +13,11 @@ from typing import Any
 from connectagent.hooks.sources import as_listed, sources_of
 from connectagent.records.encode import Encoder
 from connectagent.records.file import FORMAT
+from connectagent.records.log import LoggedAgent
 from connectagent.records.own import is_own, record_mark
 
 
-def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder, key: str | None) -> str:
+def header(agent: LoggedAgent, id: str, started: time.struct_time, encoder: Encoder, key: str | None) -> str:
     """The head of a new record; `key` is the session's, if the program gave it one."""
     handlers = as_listed(agent.hooks.loaded)
     script = _script()
@@ -59,7 +60,7 @@ def _script() -> str | None:
     return None
 
 
-def _beginning(agent: Any, encoder: Encoder) -> str:
+def _beginning(agent: LoggedAgent, encoder: Encoder) -> str:
     """What the session began with; "" for a session that began empty."""
     session: Any = agent.current_session
     begins = {key: session[key] for key in ("messages", "state")}

@@ -147,10 +147,17 @@ def history_begun(record: dict[str, Any], whole: Callable[[Any], Any], kind: Cal
     return kind(prompt or "", messages, state, int(first.get("turn") or 0), prompt_changes(changes))
 
 
-def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any], entry: Any = None) -> None:
+def _extend(
+    history: History,
+    part: Part,
+    agent_name: object,
+    whole: Callable[[Any], Any],
+    entry: Callable[[Any], Any] | None = None,
+) -> None:
     """Apply a turn's entries, each made by `entry` or `whole`, that still count or counted until it was resumed."""
     void = void_entries(part)
-    own = [line for line in own_entries(part.lines, agent) if id(line) not in void or line.get("type") in _MESSAGES]
+    mine = own_entries(part.lines, agent_name)
+    own = [line for line in mine if id(line) not in void or line.get("type") in _MESSAGES]
     entries = [(entry or whole)(line) for line in own]
     history.until_resumed.void |= {id(made) for line, made in zip(own, entries, strict=True) if id(line) in void}
     history.extend(entries, closed="status" in part.last or "messages" in part.last)
@@ -189,14 +196,14 @@ def joined_turns(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [_joined(part, record.get("agent")) if len(part.items) > 1 else part.last for part in parts]
 
 
-def _joined(part: Part, agent: Any) -> dict[str, Any]:
+def _joined(part: Part, agent_name: object) -> dict[str, Any]:
     first, void = part.items[0], void_entries(part)
     trace = [entry for item in part.items for entry in item["trace"] if id(entry) not in void]
     turn = {**part.last, "input": first.get("input"), "trace": trace, "lines": part.lines}
     turn |= _sums_of(part.items)
     turn["duration_ms"] = round(sum(map(duration_of, part.items)))
     if "tools_called" in part.last:
-        turn["tools_called"] = own_tools((one for one in trace if one.get("type") == "tool_execution"), agent)
+        turn["tools_called"] = own_tools((one for one in trace if one.get("type") == "tool_execution"), agent_name)
     return turn
 
 

@@ -88,7 +88,7 @@ def owner() -> dict[str, Any]:
     return {**_machine(), "pid": os.getpid()}
 
 
-def is_elsewhere(owner: Any) -> bool:
+def is_elsewhere(owner: object) -> bool:
     """Whether a process may be running on another host, where nobody here can see it."""
     return isinstance(owner, dict) and owner.get("host") != _machine()["host"]
 

@@ -107,7 +107,7 @@ ITEM: dict[str, Any] = {
 """The keys of the item of a turn whose values are used."""
 
 
-def misfit(line: Any, without: frozenset[str] = frozenset(), whole: bool = True) -> str | None:
+def misfit(line: object, without: frozenset[str] = frozenset(), whole: bool = True) -> str | None:
     """What of a line no record has, in words; None where all is well.
 
     Args:
@@ -150,7 +150,7 @@ def _misfit_place(line: dict[str, Any]) -> str | None:
     return None
 
 
-def _misfit_keys(value: Any, kind: Any, without: frozenset[str] = frozenset(), whole: bool = True) -> str | None:
+def _misfit_keys(value: object, kind: object, without: frozenset[str] = frozenset(), whole: bool = True) -> str | None:
     if not isinstance(value, dict):
         return "is not a mapping"
     checks, required = _fields(kind)
@@ -171,7 +171,7 @@ def _misfit_change(line: TraceEntry) -> str | None:
     return f"'value' is {_told(form, line['value'])}"
 
 
-def _told(kind: Any, value: Any) -> str:
+def _told(kind: Any, value: object) -> str:
     name = _NAMES.get(get_origin(kind) or kind)
     if name is None or isinstance(value, get_origin(kind) or kind):
         return "not of the form that records have"
@@ -179,14 +179,14 @@ def _told(kind: Any, value: Any) -> str:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(kind: object) -> dict[str, Any]:
     """The keys of a TypedDict with their types."""
     hints = get_type_hints(kind, include_extras=True)
     return {key: get_args(hint)[0] if get_origin(hint) is Required else hint for key, hint in hints.items()}
 
 
 @cache
-def _fields(kind: Any) -> tuple[dict[str, Check], tuple[str, ...]]:
+def _fields(kind: object) -> tuple[dict[str, Check], tuple[str, ...]]:
     """The keys of a TypedDict with what checks their values, and those that it must have, in order."""
     hints = get_type_hints(kind, include_extras=True)
     marked = [key for key, hint in hints.items() if get_origin(hint) is Required]
@@ -195,7 +195,7 @@ def _fields(kind: Any) -> tuple[dict[str, Check], tuple[str, ...]]:
 
 
 @cache
-def _check(kind: Any) -> Check:
+def _check(kind: object) -> Check:
     """A function that says whether a value is of a type."""
     if kind is Any:
         return lambda value: True
@@ -227,18 +227,18 @@ def _check_generic(kind: Any) -> Check:
     return lambda value: isinstance(value, kind)
 
 
-def _is_message(value: Any) -> bool:
+def _is_message(value: object) -> bool:
     """Whether a value is a message; what handlers put into it is theirs."""
     return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
 
 
-def _is_stored(value: Any) -> bool:
+def _is_stored(value: object) -> bool:
     if not isinstance(value, dict) or value.keys().isdisjoint(("value", "response", "retry")):
         return False
     return _misfit_keys(value, Stored) is None
 
 
-def _is_usage(value: Any) -> bool:
+def _is_usage(value: object) -> bool:
     if isinstance(value, TokenUsage):
         return True
     if not isinstance(value, dict) or value.keys() - TokenUsage.__dataclass_fields__.keys():
@@ -319,7 +319,7 @@ def _number_of(path: str | os.PathLike[str], line: TraceEntry) -> int:
 _MAKER = frozenset(("by",))  # whoever made an entry decides nothing about how a turn goes on
 
 
-def odd_text(paths: Sequence[str | os.PathLike[str]], why: str, turn: Any = None, whole: bool = True) -> str:
+def odd_text(paths: Sequence[str | os.PathLike[str]], why: str, turn: object = None, whole: bool = True) -> str:
     """An error's text for records with odd values, which names the first such line if one is found.
 
     Args:
@@ -334,7 +334,7 @@ def odd_text(paths: Sequence[str | os.PathLike[str]], why: str, turn: Any = None
     return f"{' or '.join(map(str, paths))}: it has values that no record has: {why}"
 
 
-def _misfits(path: str | os.PathLike[str], turn: Any, whole: bool) -> Iterator[tuple[int, str]]:
+def _misfits(path: str | os.PathLike[str], turn: object, whole: bool) -> Iterator[tuple[int, str]]:
     """The numbers of odd lines of a record, and what is odd about each."""
     try:
         file = open_to_read(path)
@@ -359,7 +359,7 @@ class _Lines:
         whole: as in `misfit`.
     """
 
-    def __init__(self, turn: Any, whole: bool) -> None:
+    def __init__(self, turn: object, whole: bool) -> None:
         self._turn = turn
         self._whole = whole
         self._in_turns = False

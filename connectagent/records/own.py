@@ -100,7 +100,7 @@ def decision_mark(session: str, line: TraceEntry, wait: TraceEntry) -> str:
     return mark("decision", session, str(line.get("id")), shown_digest(wait), written_digest(decided))
 
 
-def written_digest(value: Any) -> str:
+def written_digest(value: object) -> str:
     """A digest of a value that is the same before it is written into a record and after it was read from there."""
     written = json_line(current().value(value))
     return blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

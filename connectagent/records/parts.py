@@ -79,7 +79,12 @@ class Divided:
         return self._moment
 
     def parts(
-        self, entry: TraceEntry, messages: list[Sent], tools: list[Any], output: Any, makers: dict[str, By]
+        self,
+        entry: TraceEntry,
+        messages: list[Sent],
+        tools: list[Any],
+        output: dict[str, Any] | None,
+        makers: dict[str, By],
     ) -> list[Part]:
         """The parts of one request."""
         aside = who_of(entry.get("by") or {}) if is_aside(entry) else None
@@ -103,11 +108,11 @@ def _is_system(sent: Sent) -> bool:
 
 
 def _around(
-    tools: list[Any], output: Any, makers: dict[str, By], aside: str | None = None
+    tools: list[Any], output: dict[str, Any] | None, makers: dict[str, By], aside: str | None = None
 ) -> tuple[list[Part], list[Part]]:
     """The parts before the messages, and those behind them."""
     form = list(_form(output, aside))
-    before, behind = ([], form) if form and output.get("in_words") else (form, [])
+    before, behind = ([], form) if form and output is not None and output.get("in_words") else (form, [])
     return [*schemas(tools, makers), *before], behind
 
 
@@ -212,7 +217,7 @@ def who_of(by: By) -> str:
     return UNKNOWN if kind is None else f"({kind})"
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 

@@ -10,8 +10,9 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from connectagent.data import Session
 from connectagent.output.masking import current
 from connectagent.output.text import clean
 from connectagent.records.disk import folder_to_disk
@@ -133,13 +134,18 @@ def _safe_key(key: str, agent: str) -> str:
     return safe if safe == whole else f"{safe}-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
+class SessionOwner(Protocol):
+    """An agent, by its session."""
+
+    @property
+    def current_session(self) -> Session | None: ...
 
 
 _warned: weakref.WeakKeyDictionary[Any, tuple[Any, set[Any]]] = weakref.WeakKeyDictionary()
 _OF_ONE_FILE = (errno.EAGAIN, errno.ESTALE, errno.ENOENT)  # another agent writes it, or it was removed
 
 
-def warn(agent: Any, what: str, error: Exception) -> None:
+def warn(agent: SessionOwner, what: str, error: Exception) -> None:
     """Warn on stderr that a file cannot be written, once per session and reason.
 
     Where the record cannot be written, as on a full disk, nothing of the session is written into `.co` any more.
@@ -159,8 +165,8 @@ def warn(agent: Any, what: str, error: Exception) -> None:
         return
     behind = "the agent goes on without it"
     if ends_all:
-        turn = agent.current_session["turn"]
-        behind = f"from turn {turn} on no record, text log and long texts of this session are kept"
+        turn = "" if agent.current_session is None else f"from turn {agent.current_session['turn']} on "
+        behind = f"{turn}no record, text log and long texts of this session are kept"
     behind += ". CONNECTAGENT_DIR can name another folder"
     tell(f"the {what} cannot be written: {error}; {behind}")
 
@@ -173,12 +179,12 @@ def tell(text: str) -> None:
         print(f"connectagent: {' '.join(clean(current().text(text)).split())}", file=sys.stderr)
 
 
-def is_given_up(agent: Any) -> bool:
+def is_given_up(agent: SessionOwner) -> bool:
     """Whether nothing of the agent's session is written into `.co` any more."""
     return bool(_warned) and agent in _warnings_of(agent)
 
 
-def _warnings_of(agent: Any) -> set[Any]:
+def _warnings_of(agent: SessionOwner) -> set[Any]:
     """The warnings about the agent's session, as pairs of `what` and reason."""
     known = _warned.get(agent)
     if known is None or known[0] is not agent.current_session:

@@ -319,32 +319,32 @@ class _Reader:
             self.data.update([pair_of(text)])
 
 
-def own_entries(lines: list[dict[str, Any]], agent: Any, branch: str | None = None) -> list[dict[str, Any]]:
+def own_entries(lines: list[dict[str, Any]], agent_name: object, branch: str | None = None) -> list[dict[str, Any]]:
     """The entries of one agent's trace among the lines of a record.
 
     Args:
         lines: the lines under `trace:`.
-        agent: the agent's name.
+        agent_name: the agent's.
         branch: its branch, for an inner agent.
     """
-    mine = (branch,) if branch is not None else (None, agent)
-    return [line for line in lines if line.get("type") not in LINES and is_own(line, agent, mine)]
+    mine = (branch,) if branch is not None else (None, agent_name)
+    return [line for line in lines if line.get("type") not in LINES and is_own(line, agent_name, mine)]
 
 
-def is_own(line: dict[str, Any], agent: Any, branches: tuple[Any, ...]) -> bool:
+def is_own(line: dict[str, Any], agent_name: object, branches: tuple[Any, ...]) -> bool:
     """Whether an entry is in an agent's own trace."""
     if line.get("type") == "agent_turn":  # its `branch` is that of the agent that was asked
-        return line.get("author") == agent or (None in branches and "author" not in line)
+        return line.get("author") == agent_name or (None in branches and "author" not in line)
     return line.get("branch") in branches
 
 
-def shown_lines(lines: list[dict[str, Any]], agent: Any) -> list[dict[str, Any]]:
+def shown_lines(lines: list[dict[str, Any]], agent_name: object) -> list[dict[str, Any]]:
     """The lines that people are shown: the trace of the record's agent, and the tools that it began to run."""
-    return [line for line in lines if is_shown(line, agent)]
+    return [line for line in lines if is_shown(line, agent_name)]
 
 
-def is_shown(line: dict[str, Any], agent: Any) -> bool:
+def is_shown(line: dict[str, Any], agent_name: object) -> bool:
     """Whether a line is among `shown_lines`."""
     if line.get("type") in LINES:
         return line.get("type") == "began" and "call_id" in line and "/turn:" not in str(line.get("id"))
-    return is_own(line, agent, (None, agent))
+    return is_own(line, agent_name, (None, agent_name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -199,7 +199,7 @@ def _text(message: Message) -> tuple[str | None, ...]:
     return tuple(value if isinstance(value, str) else None for value in values)
 
 
-def alone(messages: Any, by: By) -> list[Sent]:
+def alone(messages: Iterable[Any] | None, by: By) -> list[Sent]:
     """Messages of one request only."""
     own: list[Any] = [message for message in messages or () if isinstance(message, dict)]
     return [(message, by, None, 0) for message in own]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, cast
 
 from connectagent.data import Message, TraceEntry
 from connectagent.output.masking import current
 from connectagent.records.yaml_lines import json_line
-from connectagent.session.snapshot import same
+from connectagent.session.conversation import Conversation
+from connectagent.session.snapshot import Snapshot, same
 from connectagent.settings.own import blake2b
 
 _ADDRESS, _HALVES = re.compile(r"\b0x[0-9a-f]{6,}\b"), re.compile("[\ud800-\udfff]")
@@ -21,13 +22,22 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 _MANY = 50  # up to so many containers, a value is never too deep for a record
 
 
-def canonical(value: Any) -> str:
+class Hash(Protocol):
+    """A hash of some bytes, to which more can be added."""
+
+    def update(self, data: bytes, /) -> None: ...
+    def digest(self) -> bytes: ...
+    def hexdigest(self) -> str: ...
+    def copy(self) -> Hash: ...
+
+
+def canonical(value: object) -> str:
     """A value in the form of a record, without what differs between processes; secrets count by their masks."""
     text = as_recorded(value)
     return as_recorded(current().value(value)) if current().suspects(text) else text
 
 
-def as_recorded(value: Any) -> str:
+def as_recorded(value: object) -> str:
     """The same of a value from a record, whose secrets are masked."""
     try:
         text = _encode(value)
@@ -45,7 +55,7 @@ def without_halves(text: str) -> str:
     return _HALVES.sub("\ufffd", text)
 
 
-def mark_of(value: Any, shown: Callable[[Any], str] = canonical) -> bytes:
+def mark_of(value: object, shown: Callable[[Any], str] = canonical) -> bytes:
     """What stands for a message, a schema or the options in digests; the order of its keys does not count."""
     if isinstance(value, dict):
         value = dict(sorted(value.items(), key=_key))
@@ -57,16 +67,22 @@ def _key(item: tuple[Any, Any]) -> str:
     return str(item[0])
 
 
-def _new_hash(data: bytes = b"") -> Any:
+def _new_hash(data: bytes = b"") -> Hash:
     return blake2b(data, digest_size=16)
 
 
-def schema_key(tool: Any, shown: Callable[[Any], str] = canonical) -> str:
+def schema_key(tool: object, shown: Callable[[Any], str] = canonical) -> str:
     """What stands in a record for a tool's schema that it already has."""
     return mark_of(tool, shown).hex()[:12]
 
 
-def digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], options: Any, output: Any = None) -> str:
+def digest(
+    model: object,
+    messages: Iterable[Message],
+    tools: Iterable[Any],
+    options: object,
+    output: dict[str, Any] | None = None,
+) -> str:
     """The digest of a request as it was handed to the LLM: twelve hex digits.
 
     Args:
@@ -77,26 +93,34 @@ def digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], option
 
 
 def recorded_digest(
-    model: Any, messages: Iterable[Message], tools: Iterable[Any], options: Any, output: Any = None
+    model: object,
+    messages: Iterable[Message],
+    tools: Iterable[Any],
+    options: object,
+    output: dict[str, Any] | None = None,
 ) -> str:
     """The same of a request that was rebuilt from a record, whose secrets are masked already."""
     mark = partial(mark_of, shown=as_recorded)
     return _whole(_hash_of(map(mark, messages)), _given(model, tools, options, output, mark))
 
 
-def _hash_of(marks: Iterable[bytes]) -> Any:
+def _hash_of(marks: Iterable[bytes]) -> Hash:
     return _new_hash(b"".join(marks))
 
 
 def _given(
-    model: Any, tools: Iterable[Any], options: Any, output: Any, mark: Callable[[Any], bytes] = mark_of
+    model: object,
+    tools: Iterable[Any],
+    options: object,
+    output: dict[str, Any] | None,
+    mark: Callable[[Any], bytes] = mark_of,
 ) -> bytes:
     """The marks of what a request has besides its messages."""
     given = b"tools" + b"".join(map(mark, tools)) + b"options" + mark(options or {}) + mark(model)
     return given + b"output" + mark(output["schema"]) if output else given
 
 
-def _whole(hashed: Any, given: bytes) -> str:
+def _whole(hashed: Hash, given: bytes) -> str:
     hashed.update(given)
     return str(hashed.hexdigest()[:12])
 
@@ -113,7 +137,15 @@ class Digests:
         self._hashed = _new_hash()
         self._given: tuple[Any, bytes] | None = None
 
-    def of(self, marks: list[bytes], more: int, model: Any, tools: list[Any], options: Any, output: Any) -> str:
+    def of(
+        self,
+        marks: list[bytes],
+        more: int,
+        model: object,
+        tools: list[Any],
+        options: object,
+        output: dict[str, Any] | None,
+    ) -> str:
         """The digest of the next request.
 
         Args:
@@ -130,7 +162,7 @@ class Digests:
         return _whole(hashed, self._given[1])
 
 
-def sent_digest(sent: dict[str, Any], messages: list[Message] | None, conversation: Any) -> str:
+def sent_digest(sent: dict[str, Any], messages: list[Message] | None, conversation: Conversation | None) -> str:
     """The digest of a request of the running turn; what is as it was in the call before is not looked at again.
 
     Args:
@@ -155,26 +187,28 @@ def sent_digest(sent: dict[str, Any], messages: list[Message] | None, conversati
     return _whole(hashed, before["given_marks"])
 
 
-def _mark_as_recorded(message: Any, instead: dict[str, str]) -> bytes:
+def _mark_as_recorded(message: Message, instead: dict[str, str]) -> bytes:
     """The mark of a message, in which the record may have another text: without what lives for one turn."""
     content = message.get("content")
-    hides = bool(instead) and isinstance(content, str) and content in instead
-    return mark_of({**message, "content": instead[content]} if hides else message)
+    if isinstance(content, str) and content in instead:
+        return mark_of({**message, "content": instead[content]})
+    return mark_of(message)
 
 
-def _marks_of(messages: list[Message], snapshot: Any, mark: Callable[[Any], bytes]) -> list[bytes]:
+def _marks_of(messages: list[Message], snapshot: Snapshot, mark: Callable[[Any], bytes]) -> list[bytes]:
     """The marks of the conversation's messages; those that stayed the same have theirs."""
     marks = snapshot.marks
     if len(marks) != len(messages):  # Ctrl-C came between a change and the note of it
         marks[:], snapshot.marked = [None] * len(messages), 0
     for at in range(snapshot.marked, len(marks)):
         marks[at] = marks[at] or mark(messages[at])
-    return marks  # type: ignore[no-any-return]
+    return cast("list[bytes]", marks)
 
 
-def _hash_behind(marks: list[bytes], snapshot: Any, before: dict[str, Any]) -> Any:
+def _hash_behind(marks: list[bytes], snapshot: Snapshot, before: dict[str, Any]) -> Hash:
     """The hash of all marks, which goes on where that of the call before ended."""
-    hashed, count = before.get("hashed", (None, 0))
+    known: tuple[Hash | None, int] = before.get("hashed", (None, 0))
+    hashed, count = known
     if hashed is None or snapshot.marked < count:
         hashed, count = _new_hash(), 0
     hashed.update(b"".join(marks[count:]))
@@ -222,7 +256,7 @@ class SentSoFar:
         """The schemas of the tools, or their names."""
         return list(self.names if self.tools is None else self.tools)
 
-    def _schema(self, tool: Any) -> Any:
+    def _schema(self, tool: object) -> Any:
         if isinstance(tool, str):
             return self._schemas.get(tool, tool)
         return self._schemas.setdefault(schema_key(tool, as_recorded), tool)
@@ -237,9 +271,10 @@ class SentSoFar:
         return self.messages if self.edited is None else rebuilt(self.edited, conversation)
 
 
-def _as_output(recorded: Any) -> dict[str, Any] | None:
-    fits = isinstance(recorded, dict) and isinstance(recorded.get("schema"), dict)
-    return {**recorded, "name": str(recorded.get("name"))} if fits else None
+def _as_output(recorded: object) -> dict[str, Any] | None:
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("schema"), dict):
+        return None
+    return {**recorded, "name": str(recorded.get("name"))}
 
 
 _OF_ONE_CALL = ("edited", "messages")
@@ -299,7 +334,7 @@ def _by_text(conversation: Sequence[Message]) -> dict[Any, list[int]]:
     return texts
 
 
-def _text(message: Any) -> tuple[Any, Any, Any]:
+def _text(message: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     content = message.get("content")
     return message.get("role"), content if isinstance(content, str) else None, message.get("tool_call_id")
 

@@ -10,8 +10,10 @@ from connectagent.data import TraceEntry
 from connectagent.errors import Cancelled, Paused
 from connectagent.output.text import describe
 from connectagent.records.encode import Encoder
+from connectagent.records.log import LoggedAgent, LoggedTurn
 from connectagent.session.journal import is_aside
 from connectagent.session.observers import PROGRAM
+from connectagent.session.snapshot import Snapshot
 from connectagent.session.state import lasting, state_change
 from connectagent.session.usage import Spent, Totals, own_tools, tool_calls
 
@@ -37,7 +39,7 @@ class TurnItem:
         last = max((number for number, line in enumerate(lines) if line.get("type") == "resumed"), default=len(lines))
         self.lines_before = lines[:last]
 
-    def count(self, agent: Any, entry: TraceEntry) -> None:
+    def count(self, agent: LoggedAgent, entry: TraceEntry) -> None:
         """Count an entry; `agent` is the root."""
         kind, own = entry.get("type"), entry.get("branch") in (None, agent.name)
         if kind == "tool_execution":
@@ -70,15 +72,16 @@ class TurnItem:
 
     def summary(
         self,
-        turn: Any,
+        turn: LoggedTurn,
         lines: Sequence[TraceEntry],
         totals: Totals,
-        result: Any,
+        result: object,
         error: BaseException | None,
         encoder: Encoder,
     ) -> str:
         """The lines that end the turn's item; `lines`: those of the turn, earlier items included."""
-        agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
+        agent, spent = turn.agent, turn.spent
+        session = agent.current_session or agent.conversation.session
         status = session.get("outcome") or "ended"
         tokens = spent.tokens
         long = [
@@ -108,7 +111,7 @@ class TurnItem:
         pairs["status"] = encoder.scalar(status)
         return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
 
-    def _own(self, snapshot: Any) -> list[Any]:
+    def _own(self, snapshot: Snapshot) -> list[Any]:
         """The turn's messages, as its entries tell them; handlers may have changed how many come before them.
 
         What a thread has changed since then is told by entries of the next turn.
@@ -122,7 +125,7 @@ class TurnItem:
         return own
 
 
-def _is_left(turn: Any) -> bool:
+def _is_left(turn: LoggedTurn) -> bool:
     """Whether the program ended the turn: it left the stream."""
     return turn.ended is not None and turn.ended.by.get("plugin") == PROGRAM["plugin"]
 

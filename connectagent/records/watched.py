@@ -77,7 +77,7 @@ def _calls_then(calls: list[ToolCall], value: Any) -> Any:
     return then if isinstance(value, list) else next((one for one in then if one["id"] == value["id"]), None)
 
 
-def _result_then(history: Watched, call_id: Any) -> Any:
+def _result_then(history: Watched, call_id: object) -> Any:
     results = (line.message for line in reversed(history.lines) if line.message.get("role") == "tool")
     return next((one.get("content") for one in results if one.get("tool_call_id") == call_id), None)
 
@@ -208,7 +208,7 @@ def request_of(record: dict[str, Any], number: int, blobs: Path | None = None) -
     return None
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 

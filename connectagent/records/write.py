@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, Held, RecordFile, hold_file
 from connectagent.records.head import forked, header
 from connectagent.records.locks import owner
+from connectagent.records.log import LoggedAgent, LoggedTurn, ResumedFrom
 from connectagent.records.paths import is_given_up, is_keyed, new_record, tell, warn
 from connectagent.records.turn_item import TurnItem, iterations_in
 from connectagent.session.journal import (
@@ -81,7 +81,7 @@ class MemoryLog:
         """The lines of the open turn, or of the one that stopped last."""
         return list(self._lines)
 
-    def follow(self, agent: Any) -> None:
+    def follow(self, agent: LoggedAgent) -> None:
         """Change to the agent's current session."""
 
     def leave(self) -> None:
@@ -95,7 +95,7 @@ class MemoryLog:
     def withhold(self, turn: str) -> None:
         """Write the lines of an inner turn without texts and arguments: its agent has `log=False`."""
 
-    def begin(self, turn: Any) -> None:
+    def begin(self, turn: LoggedTurn) -> None:
         """Begin or resume a root turn."""
         with self._lock:
             lines, self._lines = self._lines, []
@@ -109,7 +109,7 @@ class MemoryLog:
         with self._lock:
             self._lines.append(dict(line))
 
-    def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
+    def end(self, turn: LoggedTurn, result: str | None, error: BaseException | None) -> None:
         """End or stop a root turn; the lines of a finished one are dropped."""
         with self._lock:
             turn.over = True
@@ -152,10 +152,10 @@ class RecordLog(MemoryLog):
     def path(self) -> Path | None:
         return self._file.path if self._file is not None else None
 
-    def begin(self, turn: Any) -> None:
+    def begin(self, turn: LoggedTurn) -> None:
         looking_once(lambda: self._begin_turn(turn))
 
-    def _begin_turn(self, turn: Any) -> None:
+    def _begin_turn(self, turn: LoggedTurn) -> None:
         with self._lock:
             refresh()
             self.follow(turn.agent)
@@ -174,13 +174,13 @@ class RecordLog(MemoryLog):
                 self._file.first = partial(self._item, turn, rest)
             self._waiting, self._between, self._turn = [], False, written
 
-    def _item(self, turn: Any, rest: str) -> bytes:
+    def _item(self, turn: LoggedTurn, rest: str) -> bytes:
         """The item's beginning, made with the turn's first line: `around_turn` may first add secrets of the prompt."""
         what = "resumed: true" if turn.resumed else f"input: {self._encoder.scalar(turn.prompt)}"
         who = f"owner: {self._encoder.line(owner())}"
         return f"- turn: {self._session['turn']}\n  {what}\n  {who}\n{rest}".encode("utf-8", "replace")
 
-    def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
+    def end(self, turn: LoggedTurn, result: str | None, error: BaseException | None) -> None:
         with self._lock:
             was_lost = self._lost if error is None else None  # a handler or tool that catches all has gone on
             if was_lost is not None:
@@ -202,7 +202,7 @@ class RecordLog(MemoryLog):
             if was_lost is not None:
                 raise was_lost
 
-    def _write_end(self, turn: Any, told: str, ends: partial[str]) -> None:
+    def _write_end(self, turn: LoggedTurn, told: str, ends: partial[str]) -> None:
         """Write the lines that end a turn. If they cannot be written, what waits says that the turn has stopped.
 
         So the same call goes on with the turn, and another prompt begins the next one.
@@ -341,7 +341,7 @@ class RecordLog(MemoryLog):
         super().leave()
         self._origin = self._given = None
 
-    def follow(self, agent: Any) -> None:
+    def follow(self, agent: LoggedAgent) -> None:
         """Change to the agent's session, after a reset, a resume or a fork of the process."""
         forked = self._turn is None and self._file is not None and self._file.process != os.getpid()
         if self._session is agent.current_session and not forked:
@@ -457,36 +457,7 @@ def _begins_outside(line: TraceEntry) -> bool:
     return line["type"] == BEGAN and not place_of(line).startswith("T")
 
 
-class ResumedFrom:
-    """The record that a session was resumed from.
-
-    Args:
-        session: the resumed `agent.current_session`.
-        record: the file.
-        fork: whether what follows is written to a new record.
-        place: the turn and iteration to go on before; None for the end.
-        messages: how many of the session's messages the record has.
-        id: the session's id.
-        held: the locked file.
-        unsummed: the items of killed turns since the last sums, each with the earlier lines of its turn.
-    """
-
-    def __init__(
-        self,
-        session: Any,
-        record: Path,
-        fork: bool,
-        place: list[int] | None,
-        messages: int,
-        id: str,
-        held: Any = None,
-    ) -> None:
-        self.session, self.record, self.fork, self.place = session, record, fork, place
-        self.messages, self.id, self.held = messages, id, held
-        self.unsummed: Sequence[tuple[list[TraceEntry], dict[str, Any]]] = ()
-
-
-def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
+def _sums_before(agent: LoggedAgent, origin: ResumedFrom) -> Totals:
     """The sums of a record's turns, including killed ones without sums."""
     from connectagent.records.summary import summarise  # only resuming reads records
 

@@ -7,17 +7,20 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connectagent.data import TraceEntry
 from connectagent.output.text import describe
 from connectagent.session.state import lasting
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 MAX_DEPTH = 100  # of containers in one line: YAML's loaders recurse and would fail on the whole file
 MAX_KEY = 1000  # characters, escapes included: YAML takes a longer one only after a `?`
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def _fields(value: DataclassInstance) -> dict[str, Any]:
     return {name: getattr(value, name, None) for name in value.__dataclass_fields__}
 
 
@@ -37,7 +40,7 @@ def entry_line(entry: TraceEntry) -> str:
     return json_line(entry)
 
 
-def json_line(value: Any) -> str:
+def json_line(value: object) -> str:
     """A value as one line of JSON that YAML 1.1 reads as the same value; what is not data becomes its repr.
 
     Floats that are not finite, and keys of over 1,000 characters, are written as YAML.
@@ -80,7 +83,7 @@ def _is_simple(value: Any, depth: int) -> bool:
     return dataclasses.is_dataclass(kind) and kind.__base__ is object and _is_simple(_fields(value), depth)
 
 
-def _yaml(value: Any, depth: int, above: tuple[int, ...]) -> str:
+def _yaml(value: object, depth: int, above: tuple[int, ...]) -> str:
     if value is None or isinstance(value, (str, int, float)):
         return _yaml_scalar(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -95,7 +98,7 @@ def _yaml(value: Any, depth: int, above: tuple[int, ...]) -> str:
     return "{" + ", ".join([_yaml_key(key) + _yaml(item, depth - 1, above) for key, item in list(value.items())]) + "}"
 
 
-def _yaml_key(key: Any) -> str:
+def _yaml_key(key: object) -> str:
     text = _yaml_scalar(key) if key is None or isinstance(key, (str, int, float)) else _quote(describe(repr, key))
     text = text if text[0] == '"' else f'"{text}"'  # as JSON does with numbers
     return f"{text}: " if len(text) <= MAX_KEY // 6 or len(_UNSAFE.sub(_escape, text)) <= MAX_KEY else f"? {text} : "
@@ -114,7 +117,7 @@ def _yaml_scalar(value: str | float | None) -> str:
     return text if "." in text else text.replace("e", ".0e")  # YAML takes 1e-05 for text
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """A value as JSON text, exactly: lone surrogates are escaped."""
     try:
         text = _encode_exactly(value)

@@ -35,7 +35,7 @@ def run_outcome(run: Run) -> Any:
     return _value(result, entry.get("result_type"))
 
 
-def _value(result: Any, kind: Any) -> Any:
+def _value(result: object, kind: object) -> Any:
     if kind == "NoneType":
         return None
     if kind not in _BY_JSON or not isinstance(result, str):

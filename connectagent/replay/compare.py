@@ -126,7 +126,7 @@ def _other_output(then: Sent, now: Sent) -> Difference | None:
     return None if then.output == {} else _other_data(*({"output": one} for one in asked))
 
 
-def _other_data(then: Any, now: Any) -> Difference | None:
+def _other_data(then: object, now: object) -> Difference | None:
     if then is None or now is None or then == now or canonical(then) == canonical(now):
         return None
     sides = [json.dumps(json.loads(canonical(side)), indent=1, sort_keys=True).splitlines() for side in (then, now)]
@@ -163,7 +163,7 @@ _DIFFERENCES: dict[str, Callable[[Sent, Sent], Difference | None]] = {
 }
 
 
-def _owner(by: Any) -> tuple[str, str]:
+def _owner(by: By | None) -> tuple[str, str]:
     by = by or {}
     return str(by.get("plugin")), str(by.get("handler"))
 
@@ -176,7 +176,7 @@ def first_difference(then: list[Message], now: list[Message]) -> int | None:
     return None if len(then) == len(now) else min(len(then), len(now))
 
 
-def _text(message: Any) -> str:
+def _text(message: object) -> str:
     return canonical(dict(sorted(message.items()))) if isinstance(message, dict) else canonical(message)
 
 

@@ -51,7 +51,7 @@ class no_network:
             if not _active:
                 _uninstall()
 
-    def check(self, host: Any, port: Any) -> None:
+    def check(self, host: str | bytes | None, port: object) -> None:
         """Let a connection pass, or refuse it.
 
         Raises:
@@ -70,7 +70,7 @@ class no_network:
     def _allows(self, name: str, place: str) -> bool:
         return name.lower() in self.allow or place.lower() in self.allow
 
-    def resolved(self, host: Any, port: Any, found: Iterable[Any]) -> None:
+    def resolved(self, host: str | bytes | None, port: object, found: Iterable[Any]) -> None:
         """Allow the addresses of a name that is allowed."""
         if not isinstance(host, str) or _is_here(host):
             return
@@ -99,7 +99,7 @@ def _innermost() -> no_network | None:
 
 
 def _guarded_connect(original: Callable[..., Any]) -> Callable[..., Any]:
-    def connect(self: socket.socket, address: Any) -> Any:
+    def connect(self: socket.socket, address: object) -> Any:
         guard = _innermost()
         if guard is not None and self.family != getattr(socket, "AF_UNIX", None):
             host, port = address[:2] if isinstance(address, tuple) and len(address) > 1 else (address, "?")
@@ -110,7 +110,7 @@ def _guarded_connect(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guarded_getaddrinfo(original: Callable[..., Any]) -> Callable[..., Any]:
-    def getaddrinfo(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+    def getaddrinfo(host: str | bytes | None, port: object, *args: Any, **kwargs: Any) -> Any:
         guard = _innermost()
         if guard is None:
             return original(host, port, *args, **kwargs)
@@ -123,7 +123,7 @@ def _guarded_getaddrinfo(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guarded_sendto(own: Callable[..., Any]) -> Callable[..., Any]:
-    def sendto(self: socket.socket, data: Any, *more: Any) -> Any:
+    def sendto(self: socket.socket, data: object, *more: Any) -> Any:
         guard, address = _innermost(), more[-1] if more else None
         if guard is not None and isinstance(address, tuple) and len(address) > 1:
             guard.check(*address[:2])

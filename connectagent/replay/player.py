@@ -14,7 +14,7 @@ from connectagent import frame
 from connectagent.agents.agent import Agent
 from connectagent.agents.agent_tool import AskAgent, TransferTool
 from connectagent.agents.runtime import Runtime
-from connectagent.data import ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
+from connectagent.data import LLM, ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError, ToolArgumentsError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
@@ -49,12 +49,14 @@ class RecordMiss(RecordEnds):
 class RecordedLLM(WordByWord):
     """An LLM that answers what the record has; `model` and `context_window` are those of the LLM in its place."""
 
-    def __init__(self, player: Player, model: str, window: Any = None) -> None:
+    def __init__(self, player: Player, model: str, window: object = None) -> None:
         self.player = player
         self.model = model
         self.context_window = window
 
-    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
+    def complete(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, output: type[Any] | None = None
+    ) -> LLMResponse:
         """The next answer.
 
         Raises:
@@ -67,7 +69,7 @@ class RecordedLLM(WordByWord):
 class ConfigurableRecordedLLM(RecordedLLM):
     """The same in the place of an LLM that takes parameters of its provider's API: what handlers change is compared."""
 
-    def __init__(self, player: Player, model: str, window: Any, options: dict[str, Any]) -> None:
+    def __init__(self, player: Player, model: str, window: object, options: dict[str, Any]) -> None:
         super().__init__(player, model, window)
         self.options = options
 
@@ -75,12 +77,14 @@ class ConfigurableRecordedLLM(RecordedLLM):
         """The same with other parameters."""
         return ConfigurableRecordedLLM(self.player, self.model, self.context_window, options)
 
-    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
+    def complete(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, output: type[Any] | None = None
+    ) -> LLMResponse:
         self.player.options = self.options
         return super().complete(messages, tools, output=output)
 
 
-def stand_in(player: Player, llm: Any) -> RecordedLLM:
+def stand_in(player: Player, llm: LLM) -> RecordedLLM:
     """The LLM that answers from the record in the place of an agent's own."""
     window = getattr(llm, "context_window", None)
     if isinstance(llm, ConfigurableLLM):
@@ -97,7 +101,9 @@ class RecordedTools(ToolRegistry):
         agent_tool: makes the tool that calls an agent.
     """
 
-    def __init__(self, tools: ToolRegistry, stand_in: Callable[[Tool], Tool], agent_tool: Any) -> None:
+    def __init__(
+        self, tools: ToolRegistry, stand_in: Callable[[Tool], Tool], agent_tool: Callable[[Any], Tool] | None
+    ) -> None:
         self._stand_in = stand_in
         self.gone: dict[str, Tool] = {}  # those that ran then and that the agent does not offer any more
         super().__init__(tools, agent_tool=agent_tool, resources=tools._resources)
@@ -259,7 +265,7 @@ class Player:
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
         return model_answer(asks.pop(found))
 
-    def _note(self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: Any) -> None:
+    def _note(self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: type[Any] | None) -> None:
         session: Any = self.agent.conversation.session
         trace = session["trace"]
         since = len(trace)
@@ -271,7 +277,8 @@ class Player:
         moment = self._moment_now()
         self.requests.add(own, moment, tools)
         sent = Sent(session["turn"], session["iteration"], model, moment, names, changes, own=own)
-        sent.output = output and {"name": output.__name__, "schema": output.model_json_schema()}
+        if output is not None:
+            sent.output = {"name": output.__name__, "schema": output.model_json_schema()}
         if not self.is_made:
             sent.schemas, sent.options = tools, None if self.options is None else shown_options(self.options)
         self.sent.append(sent)
@@ -357,7 +364,7 @@ class Player:
         turn = self.turn
         return turn is not None and turn.was_stopped and not self.left and all(run.used for run in turn.runs)
 
-    def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
+    def _find(self, name: str, id: object, arguments: str) -> tuple[Run | None, str]:
         """The run of the turn that this call is, the first that was not taken yet."""
         same = self._left_of(name, arguments)
         found = next((run for run in same if run.id == id), same[0] if same else None)

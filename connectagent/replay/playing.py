@@ -17,7 +17,7 @@ from connectagent.replay.runs import Run, runs_of
 from connectagent.session.snapshot import clone
 
 
-def agent_from_record(recording: Recording, plugins: Any = None, **options: Any) -> Agent:
+def agent_from_record(recording: Recording, plugins: object = None, **options: Any) -> Agent:
     """An agent from a record alone: its name, its model's name, its system prompt and limit.
 
     Args:
@@ -42,7 +42,7 @@ class Named:
     def __init__(self, model: str) -> None:
         self.model = model
 
-    def complete(self, messages: Any, tools: Any = None) -> Any:
+    def complete(self, messages: object, tools: object = None) -> Any:
         raise RecordEnds("the agent of a record has no model of its own")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from connectagent.data import LLMResponse, Message
+from connectagent.agents.agent import Agent
+from connectagent.data import LLM, LLMResponse, Message
 from connectagent.errors import OutputError
 from connectagent.loop.output import Asked, Form
 from connectagent.models.json_schema import class_of
@@ -23,7 +25,7 @@ class RecordedForm(Form):
         sent_back: the messages about answers that did not fit, by iteration.
     """
 
-    def __init__(self, turn: RecordedTurn, agent: Any) -> None:
+    def __init__(self, turn: RecordedTurn, agent: Agent) -> None:
         self.name, self._agent = str(turn.input.get("output")), agent
         asked = next((sent.output for sent in turn.sent if sent.output), None)
         self._is_known = asked is not None
@@ -39,12 +41,14 @@ class RecordedForm(Form):
         self._error = error.partition(": ")[2] if error.startswith(f"{OutputError.__name__}: ") else None
         self._last = iteration
 
-    def send(self, llm: Any, ask: Any, messages: list[Message], tools: Any) -> Any:
+    def send(
+        self, llm: LLM, ask: Callable[..., Any], messages: list[Message], tools: list[dict[str, Any]] | None
+    ) -> Any:
         if self._is_known:
             return super().send(llm, ask, messages, tools)
         return ask(messages, *([tools] if tools else []))
 
-    def problem(self, response: LLMResponse, llm: Any) -> str | None:
+    def problem(self, response: LLMResponse, llm: LLM) -> str | None:
         if response.finish_reason == "refusal":
             return super().problem(response, llm)
         iteration = int(self._agent.session["iteration"])
@@ -53,8 +57,8 @@ class RecordedForm(Form):
     def again(self, wrong: str) -> Message:
         return {"role": "user", "content": wrong}
 
-    def misfit(self, llm: Any, wrong: str, text: str) -> OutputError:
+    def misfit(self, llm: LLM, wrong: str, text: str) -> OutputError:
         return OutputError(self._error or wrong)
 
-    def result(self, agent: Any, text: str) -> Any:
+    def result(self, agent: object, text: str) -> Any:
         return text

@@ -313,7 +313,7 @@ def sends_in(entries: list[TraceEntry]) -> dict[int, int]:
     return sends
 
 
-def sent_of(turn: RecordedTurn, moment: Moment[Any], behind: int, given: SentSoFar, model: Any) -> Sent:
+def sent_of(turn: RecordedTurn, moment: Moment[Any], behind: int, given: SentSoFar, model: str | None) -> Sent:
     """The request that the newest entry of a turn is about.
 
     Args:

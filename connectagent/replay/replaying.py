@@ -76,9 +76,7 @@ class Replaying(Playing):
         self.player.on_request = self._compare
         self._compared: dict[int, tuple[Moment[Any], Moment[Any]]] = {}  # of the request before, by the player
         self.last: tuple[str | None, BaseException | None] = (None, None)
-        self.out = Replay(
-            recording.path, agent, requests=self.player.requests, not_recorded=self.player.not_recorded
-        )
+        self.out = Replay(recording.path, agent, requests=self.player.requests, not_recorded=self.player.not_recorded)
 
     def run(self) -> Replay:
         """Play the whole record."""
@@ -153,7 +151,7 @@ class Replaying(Playing):
         self.out.take(calls)
         self.out.hook_errors += new_errors(then.entries, now)
 
-    def _end_inside(self, turn: RecordedTurn, player: Any, ran_out: bool) -> None:
+    def _end_inside(self, turn: RecordedTurn, player: InnerPlayer, ran_out: bool) -> None:
         """Keep the differences in the turns of an agent inside."""
         name, lacking = player.agent.name, []
         for then, entries, left in player.take_played():
@@ -166,7 +164,7 @@ class Replaying(Playing):
                 at = then.sent[-1].iteration
                 self.out.diverged(Divergence(then.number, at, "calls", lines, agent=name))
 
-    def _compare_ends(self, turn: RecordedTurn, iteration: int, result: Any, error: BaseException | None) -> None:
+    def _compare_ends(self, turn: RecordedTurn, iteration: int, result: object, error: BaseException | None) -> None:
         if self.player.left:
             lines = [f"- the model was asked {many(len(self.player.left), 'time')} more", "+ the turn ends"]
             self.out.diverged(Divergence(turn.number, iteration, "calls", lines))
@@ -259,7 +257,7 @@ class Replaying(Playing):
         return makers
 
 
-def _outcome_text(result: Any, error: Any) -> str | None:
+def _outcome_text(result: object, error: object) -> str | None:
     """The result of a turn, or its error, as text."""
     if error is None:
         return None if result is None else str(result)

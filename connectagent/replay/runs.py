@@ -111,6 +111,8 @@ def _ran(entry: TraceEntry) -> bool:
     return bool(entry.get("timing")) or (entry.get("by") or {}).get("plugin") == RESUME
 
 
-def ran_again(value: Any) -> bool:
-    status = value.get("status") if isinstance(value, dict) else None
-    return status in ("success", "error", "interrupted") and value.get("error_type") != ToolArgumentsError.__name__
+def ran_again(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    has_run = value.get("status") in ("success", "error", "interrupted")
+    return has_run and value.get("error_type") != ToolArgumentsError.__name__

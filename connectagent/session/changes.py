@@ -112,11 +112,11 @@ def _added(traced: FollowedTrace, by: By) -> list[TraceEntry]:
     return added
 
 
-def _is_of_core(entry: Any) -> bool:
+def _is_of_core(entry: object) -> bool:
     return _type_of(entry) in CORE_TYPES
 
 
-def _type_of(entry: Any) -> str | None:
+def _type_of(entry: object) -> str | None:
     """The type of an entry; None of what is no entry. A class of its own may say otherwise than what is in it."""
     kind = dict.get(entry, "type") if isinstance(entry, dict) else None
     return str.__str__(kind) if isinstance(kind, str) else None

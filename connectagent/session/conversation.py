@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
-from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
+from connectagent.data import BEFORE_ANSWER, Content, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
 from connectagent.session.changes import session_problem, take_changes
 from connectagent.session.lost_updates import Copy, LostWrite, StateWrites, lost_update
@@ -174,7 +174,7 @@ class Conversation:
                 self.snapshot.copy["state"] = copy_of(state)
         self.snapshot.sync()
 
-    def beginning_for(self, log: Any, system_prompt: str, own_state: bool) -> dict[str, Any]:
+    def beginning_for(self, log: object, system_prompt: str, own_state: bool) -> dict[str, Any]:
         """What the conversation begins with, as far as a log does not have it; {} if it has everything."""
         if self.home is log:
             return {}
@@ -215,7 +215,7 @@ class Conversation:
 
         self._change_state(become, by)
 
-    def set_key(self, key: str, value: Any, by: By) -> None:
+    def set_key(self, key: str, value: object, by: By) -> None:
         """Set one key of the state."""
         self._change_state(lambda state: state.update({key: value}), by)
 
@@ -389,7 +389,7 @@ class Conversation:
         self.snapshot.pending = call
         self.snapshot.copy["pending_tool"] = call and clone(call)
 
-    def answer(self, call: ToolCall, content: Any, entry: TraceEntry | None = None) -> None:
+    def answer(self, call: ToolCall, content: Content, entry: TraceEntry | None = None) -> None:
         """Put a result after the assistant message that asked for it, or replace the one that is there.
 
         `entry` is the call's entry, if it is to be traced.

@@ -31,21 +31,21 @@ def is_as_before(then: Any, value: Any) -> bool:
     return same(then, _form(value))
 
 
-def _is_same_call(then: tuple[Any, ...], call: Any) -> bool:
+def _is_same_call(then: tuple[Any, ...], call: object) -> bool:
     id, name, arguments, approved, value = then
     if call is not value or not isinstance(call, ToolCall):
         return call is value
     return call.id == id and call.name == name and call.approved == approved and alike(call.arguments, arguments)
 
 
-def peek_one(value: Any) -> Any:
+def peek_one(value: object) -> Any:
     """A comparable copy of one such argument."""
     if isinstance(value, LLMRequest) and not same(value._tools_seen, value.tools):  # comparing costs less than a copy
         value._tools_seen = clone(value.tools)
     return _form(value, clone)
 
 
-def _form(value: Any, copied: Callable[[Any], Any] | None = None) -> Any:
+def _form(value: object, copied: Callable[[Any], Any] | None = None) -> Any:
     """What is compared of one such argument; `copied` copies what can be edited in place."""
     if isinstance(value, ToolCall):
         return value.id, value.name, copied(value.arguments) if copied else value.arguments, value.approved, value
@@ -60,12 +60,12 @@ def _form(value: Any, copied: Callable[[Any], Any] | None = None) -> Any:
     return None
 
 
-def peek_value(value: Any) -> Any:
+def peek_value(value: object) -> Any:
     """A comparable copy of a value that a handler may edit and return."""
     return peek_one(value) if isinstance(value, LLMResponse) else clone(value)
 
 
-def unless_same(given: Any) -> Callable[[Any], Any]:
+def unless_same(given: object) -> Callable[[Any], Any]:
     """A function that maps the given value to None if it is unedited, and any other value to itself."""
     before = peek_value(given)
     return lambda value: None if value is given and same(before, peek_value(value)) else value
@@ -110,7 +110,7 @@ def other_calls(then: Any, now: Any) -> str | None:
     return None if kept else "calls keep their ids and their number; raise ToolRejected to refuse one"
 
 
-def as_data(value: Any) -> Any:
+def as_data(value: object) -> Any:
     """A value as a trace entry shows it."""
     if isinstance(value, ToolCall):
         return {"id": value.id, "name": value.name, "arguments": clone(value.arguments)}

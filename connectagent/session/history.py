@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, dropwhile, islice
 from typing import Any
 
-from connectagent.data import BEFORE_ANSWER, BEHIND_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
+from connectagent.data import BEFORE_ANSWER, BEHIND_ANSWER, Content, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside, place_of
 from connectagent.session.lines import Change as Change
@@ -318,7 +318,7 @@ class History:
     def _answer(self, value: dict[str, Any], by: By) -> None:
         self.answer, self.answered_by = _response(value, value.get("provider_data")), by
 
-    def _result(self, call_id: str, content: Any, by: By) -> None:
+    def _result(self, call_id: str, content: Content, by: By) -> None:
         index, there = place_of_result(Messages(self.lines), call_id)
         if there is not None and index is not None:
             self._edit(index, by, {**there, "content": content})

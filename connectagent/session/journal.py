@@ -31,7 +31,7 @@ LOST_UPDATE = "lost_update"  # an entry: a change of the state overwrote what it
 _ATTEMPT = re.compile(r"(.*)/(?:model|tool)(\d+)", re.DOTALL)
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """Twelve hex digits to distinguish inputs; a value that is not JSON counts by the name of its type."""
     from hashlib import blake2b  # loading OpenSSL takes 3 ms, which not every program needs to spend
 
@@ -50,7 +50,7 @@ _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
 _OF_WAIT = ("id", "agent", "call", "reason", "digest", "by")
 
 
-def marks_in(value: Any) -> set[str]:
+def marks_in(value: object) -> set[str]:
     """The marks in a value that replace secrets: `[masked: NAME]`."""
     if isinstance(value, str):
         return set(_MARK.findall(value))
@@ -343,7 +343,7 @@ class Journal:
         """What handlers and tools asked for before the turn stopped, by frame, and what they ask for now."""
         return Asked(self)
 
-    def lacks(self, value: Any) -> bool:
+    def lacks(self, value: object) -> bool:
         """Whether a value contains what was masked in a line, so that the log does not have all of it."""
         marks = marks_in(value)
         return bool(marks) and any(marks & marks_in(line) for line in self.lines if line.get(MASKED))

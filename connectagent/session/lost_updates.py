@@ -33,7 +33,7 @@ class Write:
     owner: object
     at: int = 0  # of items in a list: where they were seen last
 
-    def is_seen(self, state: Any) -> bool:
+    def is_seen(self, state: object) -> bool:
         """Whether a state shows it."""
         there = state
         for key in self.path:
@@ -67,7 +67,7 @@ def writes_in(change: StateChange, by: By, owner: object, path: Path = ()) -> It
             yield Write((*path, key), "removed", None, by, owner)
 
 
-def _writes_of(value: Any, path: Path, kind: Kind, by: By, owner: object) -> Iterator[Write]:
+def _writes_of(value: object, path: Path, kind: Kind, by: By, owner: object) -> Iterator[Write]:
     if is_temporary(path[-1]):
         return
     if type(value) is dict and value:

@@ -26,7 +26,7 @@ _STRICT, _AS_SENT = json.JSONEncoder(ensure_ascii=False, allow_nan=False), json.
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def user_message(prompt: Any) -> Message:
+def user_message(prompt: object) -> Message:
     """A user's message from text, an `Image`, a `File`, or a list of text, images, files and parts.
 
     Raises:
@@ -40,7 +40,7 @@ def user_message(prompt: Any) -> Message:
     return {"role": "user", "content": parts}
 
 
-def _part(part: Any) -> dict[str, Any]:
+def _part(part: object) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if isinstance(part, Image | File):
@@ -50,7 +50,7 @@ def _part(part: Any) -> dict[str, Any]:
     raise TypeError(f"a prompt is a str, an Image, a File, or a list of them, not {type(part).__name__}: {part!r}")
 
 
-def text_of(content: Any) -> str:
+def text_of(content: object) -> str:
     """The text of a message's content, with `[image]` for an image."""
     if isinstance(content, str):
         return content
@@ -82,7 +82,7 @@ def assistant_message(response: LLMResponse) -> Message:
     return message
 
 
-def as_response(value: Any) -> LLMResponse:
+def as_response(value: object) -> LLMResponse:
     """The answer of a model or handler, as a response whose calls can be answered.
 
     Raises:
@@ -297,7 +297,7 @@ def is_valid(messages: Sequence[Message], valid: int = 0) -> bool:
     return not open_ids
 
 
-def message_problem(message: Any) -> str | None:
+def message_problem(message: object) -> str | None:
     """Why something is not a message in OpenAI's chat format, or None if it is one."""
     if not isinstance(message, dict):
         return "a message is a dict with 'role' and 'content'"
@@ -342,7 +342,7 @@ def _is_part(part: dict[str, Any]) -> bool:
     return part["type"] != "text" or isinstance(part.get("text"), str)
 
 
-def value_problem(value: Any) -> str | None:
+def value_problem(value: object) -> str | None:
     """Why a request, a response, a call, a list of calls or a `Continue` cannot be used, or None."""
     if isinstance(value, Continue):
         return None if isinstance(value.prompt, str) else f"Continue(prompt) takes a str, not {value.prompt!r:.80}"
@@ -380,8 +380,10 @@ def _calls_problem(calls: list[Any]) -> str | None:
     return None
 
 
-def _is_call(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, dict) else None
+def _is_call(call: object) -> bool:
+    if not isinstance(call, dict):
+        return False
+    function = call.get("function")
     return (
         isinstance(function, dict)
         and isinstance(call.get("id"), str)

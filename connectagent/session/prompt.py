@@ -10,6 +10,7 @@ from typing import Any
 
 from connectagent.errors import ConfigError
 from connectagent.session.observers import OWN
+from connectagent.session.snapshot import By
 from connectagent.session.state import is_temporary
 
 _PLACEHOLDER = re.compile(r"(\{+)((?:(?:app|user|temp):)?[^\W\d]\w*)(\??)(\}+)")
@@ -135,7 +136,7 @@ class Prompt:
         )
 
 
-def _written(name: str, value: Any) -> str:
+def _written(name: str, value: object) -> str:
     try:
         return "" if value is None else str(value)
     except Exception as error:
@@ -155,7 +156,7 @@ class SystemPrompt:
         self.text = text
         self.changes: list[dict[str, Any]] = []
 
-    def change(self, text: str, by: Any) -> None:
+    def change(self, text: str, by: By | None) -> None:
         """Change it; `by`: the handler, or None for the program."""
         if by is None and not self.changes:
             self.text = text
@@ -167,9 +168,11 @@ class SystemPrompt:
         self.text = text
 
 
-def prompt_changes(recorded: Any) -> list[dict[str, Any]]:
+def prompt_changes(recorded: object) -> list[dict[str, Any]]:
     """The changes of a system prompt that a record has; [] where they are not such."""
-    fits = isinstance(recorded, list) and all(
+    if not isinstance(recorded, list):
+        return []
+    fits = all(
         isinstance(one, dict) and isinstance(one.get("by"), dict) and isinstance(one.get("before"), str)
         for one in recorded
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsIndex
 
 WHY = "this call runs in parallel with others, so it may change the session's state only; see @tool(alone=True)"
 
 
-def _refuse(self: Any, *given: Any, **named: Any) -> NoReturn:
+def _refuse(self: object, *given: Any, **named: Any) -> NoReturn:
     """Refuse a change."""
     raise RuntimeError(WHY)
 
 
-def read_only(value: Any) -> Any:
+def read_only(value: object) -> Any:
     """A deeply read-only copy of a list or dict; any other value unchanged."""
     if type(value) is list:
         return ReadOnlyList(value)
@@ -26,7 +26,7 @@ class ReadOnlyList(list[Any]):
     append = extend = insert = remove = pop = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
         return read_only(super().__getitem__(index))
 
     def __iter__(self) -> Iterator[Any]:
@@ -42,10 +42,10 @@ class ReadOnlyDict(dict[Any, Any]):
     update = pop = popitem = clear = setdefault = _refuse
     __setitem__ = __delitem__ = __ior__ = _refuse
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return read_only(super().__getitem__(key))
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: object = None) -> Any:
         return read_only(super().get(key, default))
 
     def values(self) -> Any:
@@ -68,17 +68,17 @@ class BodySession(ReadOnlyDict):
     def __init__(
         self,
         session: dict[str, Any],
-        pending: Any,
+        pending: dict[str, Any] | None,
         state: Callable[[], dict[str, Any]],
         replace: Callable[[dict[str, Any]], None],
     ) -> None:
         super().__init__({**session, "pending_tool": pending, "state": state()})
         self._state, self._replace = state, replace
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._state() if key == "state" else super().__getitem__(key)
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: object = None) -> Any:
         return self._state() if key == "state" else super().get(key, default)
 
     def values(self) -> Any:
@@ -87,7 +87,7 @@ class BodySession(ReadOnlyDict):
     def items(self) -> Any:
         return [(key, self[key]) for key in self]
 
-    def __setitem__(self, key: Any, value: Any) -> None:  # type: ignore[override]
+    def __setitem__(self, key: object, value: object) -> None:  # type: ignore[override]
         if key != "state" or not isinstance(value, dict):
             raise RuntimeError(WHY)
         self._replace(value)

@@ -30,7 +30,7 @@ def tools_problem(tools: list[Any]) -> str | None:
     return None
 
 
-def name_of(tool: Any) -> str | None:
+def name_of(tool: object) -> str | None:
     """The name of a tool, which may be in a provider's own form; None if it has none."""
     if not isinstance(tool, dict):
         return None
@@ -47,7 +47,7 @@ def names_of(tools: list[Any]) -> list[str]:
     return [name_of(tool) or "?" for tool in tools]
 
 
-def json_problem(value: Any) -> str | None:
+def json_problem(value: object) -> str | None:
     """Why a value cannot be written as JSON, or None."""
     try:
         _encode(value)
@@ -63,7 +63,7 @@ def changed_tools(before: list[Any], now: list[Any]) -> dict[str, Any]:
     return changed | {name: None for name in old if name not in new}
 
 
-def _function_problem(function: Any) -> str | None:
+def _function_problem(function: object) -> str | None:
     """Why a function cannot be offered to a model, or None. A tool in a provider's own form is not checked."""
     if not isinstance(function, dict):
         return None
@@ -77,7 +77,7 @@ def _function_problem(function: Any) -> str | None:
     return _schema_problem(parameters)
 
 
-def _schema_problem(schema: Any) -> str | None:
+def _schema_problem(schema: dict[str, Any]) -> str | None:
     """Why a dict is no JSON Schema of an object, as far as providers check."""
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not all(

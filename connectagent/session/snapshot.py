@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from copy import copy as shallow_copy
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from connectagent.data import Message, TraceEntry
+from connectagent.data import Content, Message, TraceEntry
 from connectagent.session.observers import OUTSIDE
 
 By = dict[str, Any]
@@ -26,7 +26,7 @@ OLD_ENTRIES = 8  # how many entries of older rounds are compared when a round be
 ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: object, right: object) -> bool:
     """Whether two values are equal; False if they cannot be compared, like arrays."""
     try:
         return left is right or bool(left == right)
@@ -34,7 +34,7 @@ def same(left: Any, right: Any) -> bool:
         return False
 
 
-def clone(value: Any) -> Any:
+def clone(value: object) -> Any:
     """A copy of a value with plain dicts and lists; everything else in it is shared."""
     if isinstance(value, dict):
         copied = {**value}
@@ -96,6 +96,12 @@ def _copied(value: Any) -> Any:
     for name in fields:
         object.__setattr__(copied, name, copy_of(getattr(value, name)))
     return copied
+
+
+class Preparing(Protocol):
+    """The call of a hook, which gets a function that runs before each of its handlers."""
+
+    ready: Callable[[], None]
 
 
 class Snapshot:
@@ -167,7 +173,7 @@ class Snapshot:
         self.marked = 0
         self.valid = 0
 
-    def set_content(self, message: Message, content: Any) -> None:
+    def set_content(self, message: Message, content: Content) -> None:
         """Change the content of a message of the conversation."""
         message["content"] = content
         for index in range(len(self.originals) - 1, -1, -1):
@@ -313,7 +319,7 @@ class FollowedTrace:
                     return copy
         return copy
 
-    def keeping_last(self, entry: TraceEntry, call: Any, run: Callable[[], Any]) -> Any:
+    def keeping_last(self, entry: TraceEntry, call: Preparing, run: Callable[[], Any]) -> Any:
         """Run the handlers of a hook's call; an entry is the last of the trace for each, whatever others added."""
         behind: list[TraceEntry] = []
         call.ready = partial(self._set_aside, entry, behind)

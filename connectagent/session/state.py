@@ -44,7 +44,7 @@ def _alike_by_eq(left: Any, right: Any) -> bool:
     return same(left, right) if plain is None or type(left) is plain else bool(plain.__eq__(left, right))
 
 
-def initial_state(state: Any) -> dict[str, Any] | None:
+def initial_state(state: object) -> dict[str, Any] | None:
     """A copy of the state with which sessions begin.
 
     Raises:
@@ -55,7 +55,7 @@ def initial_state(state: Any) -> dict[str, Any] | None:
     return None if state is None else {**copy_of(state)}
 
 
-def is_temporary(key: Any) -> bool:
+def is_temporary(key: object) -> bool:
     """Whether a key of the state lives for one turn and is never recorded."""
     return isinstance(key, str) and key.startswith("temp:")
 
@@ -67,7 +67,7 @@ def lasting(value: Any) -> Any:
     return type(value)(map(lasting, value)) if type(value) in (list, tuple) else value
 
 
-def drop_temporary(value: Any) -> bool:
+def drop_temporary(value: object) -> bool:
     """Remove the keys that live for one turn, and return whether there was one."""
     dropped = False
     if isinstance(value, dict):
@@ -106,7 +106,7 @@ def state_delta(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
     return {name: value for name, value in change.items() if value} if delta else {}
 
 
-def _grown(before: Any, value: Any) -> int | None:
+def _grown(before: object, value: object) -> int | None:
     """How many items a list has behind those that it had; None where it is another one."""
     if type(value) is not list or type(before) is not list or not same(value[: len(before)], before):
         return None
@@ -177,7 +177,7 @@ def merge_change(state: dict[Any, Any], change: StateChange) -> None:
         state.pop(key, None)
 
 
-def _with_added(there: Any, items: Any) -> Any:
+def _with_added(there: object, items: object) -> Any:
     """A list with more items, or a dict with more keys; the items themselves where there is neither."""
     if type(there) is list and type(items) is list:
         return [*there, *items]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from connectagent import frame
 from connectagent.data import TokenUsage, TraceEntry
@@ -70,12 +71,49 @@ class Spent:
         return dataclasses.replace(self.usage, cost=self.cost)
 
 
-def count(turn: Any, usage: TokenUsage | None) -> None:
+class Spending(Protocol):
+    """Whoever pays for model calls: an agent, or a handler by its account."""
+
+    @property
+    def spent(self) -> Spent: ...
+
+
+class CountedTurn(Protocol):
+    """The turn in which a model call was made."""
+
+    @property
+    def spent(self) -> Spent: ...
+    @property
+    def agent(self) -> Spending: ...
+    @property
+    def asked(self) -> frame.Frame | None: ...
+    @property
+    def parent(self) -> CountedTurn | None: ...
+    @property
+    def root(self) -> RootTurn: ...
+    @property
+    def log(self) -> LinesLog: ...
+
+
+class RootTurn(CountedTurn, Protocol):
+    """The outermost turn: the turns inside it, which may run at the same time, count under its lock."""
+
+    guard: threading.Lock
+
+
+class LinesLog(Protocol):
+    """The log of a turn."""
+
+    def lines(self) -> list[TraceEntry]: ...
+
+
+def count(turn: CountedTurn, usage: TokenUsage | None) -> None:
     """Count an attempt at a model in its turn and in those around it, which agents at the same time share.
 
     It counts for their agents too, and for the handlers that asked.
     """
-    asked, inner = frame.current(), turn
+    asked = frame.current()
+    inner: CountedTurn | None = turn
     sums, accounts = list[Spent](), dict[int, Spent]()
     while inner is not None:
         sums += [inner.spent, inner.agent.spent]
@@ -87,7 +125,7 @@ def count(turn: Any, usage: TokenUsage | None) -> None:
             one.add(usage)
 
 
-def count_lost(turn: Any) -> None:
+def count_lost(turn: CountedTurn) -> None:
     """Count the attempts of a turn that Ctrl-C kept from their ends, as whoever goes on with it will."""
     lines = turn.log.lines()
     for _ in range(spent_in(lines).calls - spent_in(lines, running=True).calls):
@@ -166,7 +204,7 @@ def usage_of(entry: TraceEntry) -> TokenUsage | None:
     return TokenUsage(**{name: _number(usage.get(name)) for name in names if _number(usage.get(name)) is not None})
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -217,9 +255,9 @@ def tool_calls(lines: Sequence[TraceEntry]) -> list[TraceEntry]:
     return found
 
 
-def own_tools(calls: Iterable[TraceEntry], agent: str | None) -> list[Any]:
+def own_tools(calls: Iterable[TraceEntry], agent_name: object) -> list[Any]:
     """The names of the tools that the root agent called, from the calls of its tree."""
-    own = (call for call in calls if call.get("branch") in (None, agent))
+    own = (call for call in calls if call.get("branch") in (None, agent_name))
     return [call.get("tool_name") for call in own if "/turn:" not in str(call.get("id", ""))]
 
 

@@ -54,7 +54,7 @@ def asked_for(table: dict[str, Any], folder: Path) -> list[Asked]:
     return [one for key, value in table.items() for one in _asked_by(key, value, folder)]
 
 
-def _asked_by(key: str, value: Any, folder: Path) -> list[Asked]:
+def _asked_by(key: str, value: object, folder: Path) -> list[Asked]:
     """What one setting, or one table of options, asks for."""
     if isinstance(value, dict):
         return [Asked(key, text, content) for text, content in _of_options(key, value, folder)]
@@ -103,7 +103,7 @@ def _words(text: str) -> Iterator[str]:
                 yield from shlex.split(command)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """The strings in a value."""
     for one in _flat(value):
         if isinstance(one, dict):
@@ -129,9 +129,9 @@ def _is_inside(path: Path, root: Path) -> bool:
         return path.is_file() and path.resolve().is_relative_to(root.resolve())
     except (OSError, ValueError):
         return False
-def _of_options(
-    place: str, table: dict[str, Any], folder: Path, of_command: bool = False
-) -> Iterator[tuple[str, str]]:
+
+
+def _of_options(place: str, table: dict[str, Any], folder: Path, of_command: bool = False) -> Iterator[tuple[str, str]]:
     """What a table of options asks for, each with what is allowed: the whole table, and the files that it names.
 
     What stands beside a command or an address, such as arguments, environment and headers, is part of it. All that
@@ -157,7 +157,7 @@ def _needs_word(text: str, folder: Path) -> bool:
     return _reaches_out(text) or _is_file(text, folder) or _leads_out(text, folder)
 
 
-def _command(command: Any, arguments: Any) -> str:
+def _command(command: object, arguments: object) -> str:
     words = [command, *arguments] if isinstance(arguments, list) else [command]
     return " ".join(" ".join(map(str, word)) if isinstance(word, list) else str(word) for word in words)
 
@@ -178,7 +178,7 @@ def _shown(value: str, folder: Path) -> str:
     return f"{value!r}, a link to {os.path.realpath(folder / value)!r}" if leads else repr(value)
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flat(value: object) -> Iterator[Any]:
     """A value, or what is in its lists."""
     if isinstance(value, list):
         for inner in value:
@@ -187,7 +187,7 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _strings(value: Any) -> list[str]:
+def _strings(value: object) -> list[str]:
     return [one for one in _flat(value) if isinstance(one, str)]
 
 

@@ -37,7 +37,7 @@ def with_short_tracebacks(function: F) -> F:
     return cast(F, shortening)
 
 
-def _check_names(shown: Callable[..., Any], function: Any, given: dict[str, Any]) -> None:
+def _check_names(shown: Callable[..., Any], function: Callable[..., Any], given: dict[str, Any]) -> None:
     """Refuse names of arguments that a function does not have, in better words than Python's."""
     code = function.__code__
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

@@ -50,7 +50,7 @@ _NEED_A_WORD = ("gateway_url", "gateway_key", "dir", "mask")
 
 
 @contextlib.contextmanager
-def override(name: str, value: Any) -> Iterator[None]:
+def override(name: str, value: object) -> Iterator[None]:
     """Override a setting meanwhile.
 
     A thread that leaves it late, since something hung in it, leaves alone what others have set by then.

@@ -45,9 +45,7 @@ def smallest(items: Sequence[Item], shows: Callable[[list[Item]], bool]) -> list
     return left
 
 
-def _smaller(
-    items: list[Item], parts: int, shows: Callable[[list[Item]], bool]
-) -> tuple[list[Item], int] | None:
+def _smaller(items: list[Item], parts: int, shows: Callable[[list[Item]], bool]) -> tuple[list[Item], int] | None:
     """A smaller list that shows it: one part, or all but one; with how many parts to go on."""
     bounds = [len(items) * at // parts for at in range(parts + 1)]
     for start, end in pairwise(bounds):

@@ -48,7 +48,7 @@ def replayed(
     record: str | os.PathLike[str],
     agent: Agent | None = None,
     *,
-    plugins: Any = None,
+    plugins: object = None,
     live_tools: bool = False,
     **agent_options: Any,
 ) -> Replayed:

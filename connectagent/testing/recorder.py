@@ -56,7 +56,7 @@ class HookRecorder:
     def _note(self, name: str, **arguments: Any) -> None:
         self.calls.append(HookCall(name, {key: self._snapshot(value) for key, value in arguments.items()}))
 
-    def _snapshot(self, value: Any) -> Any:
+    def _snapshot(self, value: object) -> Any:
         """A copy of a value, which later edits do not change."""
         if isinstance(value, LLMRequest):
             return replace(value, messages=list(self._kept.of(value.messages)), options=clone(value.options))
@@ -92,7 +92,7 @@ for _hook in (*EVENTS, *AROUND, *OBSERVING):
     setattr(HookRecorder, _hook, _noting(_hook))
 
 
-def _snapshot(value: Any) -> Any:
+def _snapshot(value: object) -> Any:
     if isinstance(value, ToolCall):
         return replace(value, arguments=clone(value.arguments))
     if isinstance(value, LLMResponse):

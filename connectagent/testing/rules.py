@@ -42,7 +42,7 @@ def conversation_problems(messages: Any) -> list[str]:
     return found + [f"anthropic: {text}" for text in _anthropic(system, wire)]
 
 
-def order_problems(messages: Any) -> list[str]:
+def order_problems(messages: object) -> list[str]:
     """What the two wires share: each call has one result directly behind its round, and nothing else is there."""
     if not isinstance(messages, list):
         return [f"messages are a {type(messages).__name__}"]
@@ -70,7 +70,7 @@ def order_problems(messages: Any) -> list[str]:
     return found + ([f"the end comes before the results of {waiting}"] if waiting else [])
 
 
-def _body(body: Any) -> list[str]:
+def _body(body: object) -> list[str]:
     """A body that cannot be encoded never leaves the machine."""
     from connectagent.models.sdk import encoded
 
@@ -116,7 +116,7 @@ def _openai_message(message: dict[str, Any]) -> list[str]:
     return found
 
 
-def _openai_parts(content: list[Any], role: Any) -> list[str]:
+def _openai_parts(content: list[Any], role: object) -> list[str]:
     kinds = ("text", "image_url", "input_audio", "file") if role == "user" else ("text",)
     found = [] if content else ["content is an empty list"]
     for part in content:
@@ -136,7 +136,7 @@ def _url_of(part: dict[str, Any]) -> str:
     return str(image.get("url")) if isinstance(image, dict) else ""
 
 
-def _openai_call(call: Any, provider: str) -> list[str]:
+def _openai_call(call: object, provider: str) -> list[str]:
     if not isinstance(call, dict) or call.get("type") != "function" or not isinstance(call.get("function"), dict):
         return ["a call that is not a function's"]
     found = []
@@ -213,7 +213,7 @@ def _responses_message(item: dict[str, Any]) -> list[str]:
     return [] if all(isinstance(text, str) for text in texts) else ["content that no answer has"]
 
 
-def _input_parts(content: Any) -> list[str]:
+def _input_parts(content: object) -> list[str]:
     if not isinstance(content, list) or not content:
         return [f"content is {content!r:.100}"]
     return [f"part {part!r:.100}" for part in content if not isinstance(part, dict) or not _is_input_part(part)]
@@ -278,7 +278,7 @@ def _anthropic_end(wire: list[dict[str, Any]], waiting: list[str]) -> list[str]:
     return found
 
 
-def _block(block: dict[str, Any], role: Any, seen: set[str]) -> list[str]:
+def _block(block: dict[str, Any], role: object, seen: set[str]) -> list[str]:
     kind = block.get("type")
     if kind == "text":
         text = block.get("text")

@@ -64,7 +64,7 @@ class ScriptedLLM(WordByWord):
         return _response(self.responses[number - 1], messages, tools)
 
 
-def _response(value: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> LLMResponse:
+def _response(value: object, messages: list[Message], tools: list[dict[str, Any]] | None) -> LLMResponse:
     if callable(value) and not isinstance(value, type):
         return _response(value(messages, tools), messages, tools)
     if isinstance(value, BaseException) or (isinstance(value, type) and issubclass(value, BaseException)):
@@ -83,7 +83,7 @@ def _response(value: Any, messages: list[Message], tools: list[dict[str, Any]] |
     )
 
 
-def _is_call(value: Any) -> bool:
+def _is_call(value: object) -> bool:
     """Whether it is a call, or the name and the arguments of one."""
     if isinstance(value, tuple):
         return len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)

@@ -200,7 +200,7 @@ def _calls(entries: list[TraceEntry]) -> Iterator[tuple[str, Any, TraceEntry]]:
     yield from asked
 
 
-def _asked(calls: Any, entry: TraceEntry) -> list[tuple[str, Any, TraceEntry]]:
+def _asked(calls: object, entry: TraceEntry) -> list[tuple[str, Any, TraceEntry]]:
     given = calls if isinstance(calls, list) else []
     return [(str(call.get("name")), call.get("arguments"), entry) for call in given if isinstance(call, dict)]
 

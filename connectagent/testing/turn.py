@@ -10,7 +10,8 @@ from typing import Any
 
 from connectagent import hooks
 from connectagent.agents.agent import Agent
-from connectagent.data import Message, TraceEntry
+from connectagent.agents.awaitable import Prompt
+from connectagent.data import LLM, Message, TraceEntry
 from connectagent.errors import did_you_mean
 from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING
 from connectagent.testing.recorder import HookRecorder
@@ -47,7 +48,7 @@ class Turn:
 
 
 def run_agent(
-    *responses: Any, prompt: Any = "Go.", tools: Any = None, plugins: Any = None, **agent_options: Any
+    *responses: Any, prompt: Prompt = "Go.", tools: object = None, plugins: object = None, **agent_options: Any
 ) -> Turn:
     """Run one turn of an agent whose model follows a script; nothing is shown and no file is written.
 
@@ -110,9 +111,7 @@ class crash_at:
 
     name = "crash_at"
 
-    def __init__(
-        self, hook: str, nth: int = 1, error: BaseException | type[BaseException] = KeyboardInterrupt
-    ) -> None:
+    def __init__(self, hook: str, nth: int = 1, error: BaseException | type[BaseException] = KeyboardInterrupt) -> None:
         point = f"{hook}:enter" if hook in AROUND else hook
         if point not in POINTS:
             hint = did_you_mean(str(hook), POINTS, 0.5)
@@ -182,7 +181,7 @@ def _before(function: Callable[..., Any], tick: Callable[[], None]) -> Callable[
 class _Ticking:
     """A model that counts its calls."""
 
-    def __init__(self, llm: Any, tick: Callable[[], None]) -> None:
+    def __init__(self, llm: LLM, tick: Callable[[], None]) -> None:
         self._llm, self._tick = llm, tick
 
     def __getattr__(self, name: str) -> Any:

@@ -306,7 +306,7 @@ def _for_a_model(message: str) -> str:
     return message.partition(" or an instance of ")[0].removeprefix("Value error, ")
 
 
-def _path(location: tuple[Any, ...], value: Any) -> str:
+def _path(location: tuple[int | str, ...], value: Any) -> str:
     """A pydantic location as a path into what was sent; the names of union branches, which it holds too, fall out."""
     path = ""
     for step in location:
@@ -318,7 +318,7 @@ def _path(location: tuple[Any, ...], value: Any) -> str:
     return path
 
 
-def _joined(path: str, step: Any) -> str:
+def _joined(path: str, step: object) -> str:
     return f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}" if path else str(step)
 
 
@@ -339,7 +339,7 @@ def misfit(name: str, schema: dict[str, Any], problems: list[str]) -> ToolArgume
     return ToolArgumentsError("\n".join([*lines, f"It takes: {', '.join(takes) or 'no arguments'}."]))
 
 
-def _kind(schema: Any, root: dict[str, Any]) -> str:
+def _kind(schema: object, root: dict[str, Any]) -> str:
     """A schema in few words: `integer`, `"a" or "b"`, `list of string`."""
     if not isinstance(schema, dict):
         return "any"
@@ -357,7 +357,7 @@ def _kind(schema: Any, root: dict[str, Any]) -> str:
     return " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
 
 
-def as_json(value: Any) -> str:
+def as_json(value: object) -> str:
     """A value in JSON, at most 80 characters of it, safe to put into a message."""
     if isinstance(value, str):
         value = value[:100]
@@ -423,7 +423,7 @@ class GivenCheck:
                 yield f"{key}: must be {_kind(properties[key], self.schema)} (you sent {as_json(value)})"
 
     @staticmethod
-    def _fits(schema: dict[str, Any], value: Any) -> bool:
+    def _fits(schema: dict[str, Any], value: object) -> bool:
         kinds = schema.get("type", ())
         kinds = kinds if isinstance(kinds, list) else [kinds] if kinds else []
         return (

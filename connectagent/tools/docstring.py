@@ -49,6 +49,6 @@ def _parsed(doc: str) -> Any:
     return google.GoogleParser(sections=[*google.DEFAULT_SECTIONS, *sections]).parse(doc)
 
 
-def call_method(thing: Any) -> Any:
+def call_method(thing: object) -> Any:
     """The method that runs when an object is called, as its class defines it."""
     return getattr(type(thing), "__call__", None)  # noqa: B004  not a test: the method itself is wanted

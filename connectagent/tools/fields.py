@@ -19,7 +19,7 @@ _ITSELF = frozenset(("typed-dict", "typed-dict-field", "default", "nullable", "u
 )
 
 
-def json_text(value: Any) -> str | None:
+def json_text(value: object) -> str | None:
     """A value as JSON text; None if it is none, as objects of programs are.
 
     Raises:
@@ -46,11 +46,11 @@ class Found:
     def __init__(self) -> None:
         self._strict: dict[Hashable, bool] = {}
 
-    def get(self, form: Any) -> bool | None:
+    def get(self, form: object) -> bool | None:
         """Whether an argument that was found canonical is read strictly; None if it was not found."""
         return self._strict.get(self._key(form)) if self._strict else None
 
-    def add(self, form: Any, *, is_strict: bool) -> None:
+    def add(self, form: object, *, is_strict: bool) -> None:
         """Keep that it is canonical."""
         self._strict[self._key(form)] = is_strict
         if len(self._strict) > _MOST_KEPT:
@@ -90,7 +90,7 @@ class Parameter:
     """
 
     def __init__(
-        self, fields: Fields, name: str | None, key: str | None, schema: Any, *, is_path: bool = False
+        self, fields: Fields, name: str | None, key: str | None, schema: object, *, is_path: bool = False
     ) -> None:
         self.name = name
         self.key = key
@@ -107,7 +107,7 @@ class Parameter:
         self.is_path = True
         self.shape = None
 
-    def settle(self, key: str, given: Any, value: Any) -> Settled:
+    def settle(self, key: str, given: object, value: object) -> Settled:
         """The canonical form of an argument.
 
         Args:
@@ -134,12 +134,12 @@ class Parameter:
         self.found.add(given, is_strict=True)
         return Settled(given, is_strict=True)
 
-    def strict(self, key: str, given: Any) -> dict[str, Any]:
+    def strict(self, key: str, given: object) -> dict[str, Any]:
         """The values of an argument that is read strictly, by the names that the function has for them."""
         whole = {"kwargs": {key: given}} if self.name is None else {key: given}
         return self._named(self._fields.partial.validate_json(_encode(whole), strict=True))
 
-    def lax(self, key: str, given: Any) -> dict[str, Any]:
+    def lax(self, key: str, given: object) -> dict[str, Any]:
         """The same in pydantic's lax mode, as always but for those that are read strictly."""
         whole = {"kwargs": {key: given}} if self.name is None else {key: given}
         return self._named(self._fields.partial.validate_python(whole))
@@ -150,14 +150,14 @@ class Parameter:
             return found
         return {name: values[name] for name in self.names if name in values}  # others have their defaults
 
-    def _reads_back(self, key: str, form: Any, value: Any) -> bool:
+    def _reads_back(self, key: str, form: object, value: object) -> bool:
         """Whether a form is read as an equal value, so that it is the value's own form again."""
         try:
             return alike(value, self.lax(key, form)[self.name or key], form)
         except Exception:  # validators of users' models may raise anything
             return False
 
-    def _forms(self, value: Any, sent: Any) -> Iterator[Any]:
+    def _forms(self, value: object, sent: object) -> Iterator[Any]:
         """What the value may be read from, the best first. They are not tried yet."""
         makers: list[Callable[[], Any]] = [lambda: json_form(value, sent)]
         if self._is_dumped:
@@ -176,7 +176,7 @@ class Parameter:
             kinds |= kinds_in(self._fields.core_schema.get("definitions"))
         return kinds.isdisjoint(("generator", "set", "frozenset"))
 
-    def _dumped(self, value: Any) -> Any:
+    def _dumped(self, value: object) -> Any:
         """Pydantic's own form, which knows what the type says, as base64 for bytes."""
         name, given = ("kwargs", {"-": value}) if self.name is None else (self.name, value)
         dumped = self._fields.partial.dump_python(
@@ -258,7 +258,7 @@ class Fields:
         return fields
 
 
-def _paths(alias: Any, name: str) -> list[list[Any]]:
+def _paths(alias: str | list[Any] | None, name: str) -> list[list[Any]]:
     """Where the arguments may have a parameter: under a key, or at a path. First the one that its schema shows.
 
     Args:

@@ -8,8 +8,11 @@ import decimal
 import enum
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ATOMS = frozenset((str, int, float, bool, type(None)))
 """Types whose values are their own JSON form."""
@@ -22,7 +25,7 @@ class NoFormError(ValueError):
     """A value has no JSON form."""
 
 
-def json_form(value: Any, sent: Any = None) -> Any:
+def json_form(value: object, sent: object = None) -> Any:
     """The JSON from which a value can be read again, in one spelling for each value.
 
     It differs from pydantic's dump where that is not for reading: secrets are not masked, excluded fields are
@@ -67,11 +70,11 @@ def _is_model(kind: type) -> bool:
     return hasattr(kind, "model_fields") and hasattr(kind, "model_fields_set")
 
 
-def _list_form(value: Any, sent: Any) -> list[Any]:
+def _list_form(value: Iterable[Any], sent: object) -> list[Any]:
     return [json_form(item, _part(sent, index)) for index, item in enumerate(value)]
 
 
-def _other_form(value: Any, sent: Any) -> Any:
+def _other_form(value: object, sent: object) -> Any:
     if isinstance(value, Iterator):
         raise NoFormError("reading it would use it up")
     return _to_json()(value)
@@ -84,7 +87,7 @@ def _to_json() -> Callable[[Any], Any]:
     return to_jsonable_python
 
 
-def _part(whole: Any, key: Any) -> Any:
+def _part(whole: object, key: object) -> Any:
     """An item of a list or object; None where there is none."""
     if isinstance(whole, dict):
         return whole.get(key)
@@ -93,7 +96,7 @@ def _part(whole: Any, key: Any) -> Any:
     return None
 
 
-def _mapping_form(value: Mapping[Any, Any], sent: Any) -> dict[str, Any]:
+def _mapping_form(value: Mapping[Any, Any], sent: object) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, item in value.items():
         name = key if type(key) is str else _key_form(key)
@@ -103,7 +106,7 @@ def _mapping_form(value: Mapping[Any, Any], sent: Any) -> dict[str, Any]:
     return made
 
 
-def _key_form(key: Any) -> str:
+def _key_form(key: object) -> str:
     if isinstance(key, decimal.Decimal):
         return decimal_form(key)
     (name,) = _to_json()({key: None})
@@ -137,7 +140,7 @@ def decimal_form(value: decimal.Decimal) -> str:
     return format(shortest, "f") if is_short else str(shortest)
 
 
-def _model_form(value: Any, sent: Any) -> Any:
+def _model_form(value: Any, sent: object) -> Any:
     kind = type(value)
     if getattr(kind, "__pydantic_root_model__", False):
         return json_form(value.root, sent)
@@ -152,7 +155,7 @@ def _model_form(value: Any, sent: Any) -> Any:
     return made
 
 
-def shown_name(alias: Any, name: str) -> str:
+def shown_name(alias: object, name: str) -> str:
     """The name of a field in the schema that the model is shown: an alias for reading, or its own."""
     for choice in getattr(alias, "choices", [alias]):
         path = getattr(choice, "path", [choice])
@@ -161,7 +164,7 @@ def shown_name(alias: Any, name: str) -> str:
     return name
 
 
-def _dataclass_form(value: Any, sent: Any) -> dict[str, Any]:
+def _dataclass_form(value: DataclassInstance, sent: object) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         if not field.init:
@@ -174,20 +177,20 @@ def _dataclass_form(value: Any, sent: Any) -> dict[str, Any]:
     return made
 
 
-def _dataclass_key(value: Any, name: str) -> str:
+def _dataclass_key(value: object, name: str) -> str:
     known = getattr(type(value), "__pydantic_fields__", {}).get(name)
     return name if known is None else shown_name(known.validation_alias, name)
 
 
-def _is_made_anew(field: Any) -> bool:
+def _is_made_anew(field: dataclasses.Field[Any]) -> bool:
     """Whether each reading may give a field that was left out another value, like a number or the time."""
-    factory = field.default_factory
+    factory: Any = field.default_factory
     if factory is dataclasses.MISSING:
         factory = getattr(field.default, "default_factory", None)  # `pydantic.Field(default_factory=...)`
     return factory is not None and factory not in _STATELESS
 
 
-def alike(one: Any, other: Any, form: Any) -> bool:
+def alike(one: object, other: object, form: object) -> bool:
     """Whether two values are equal, also in their types; what is made anew at each reading does not count.
 
     Args:
@@ -223,17 +226,17 @@ def _make_comparer(kind: type) -> Callable[[Any, Any, Any], bool]:
 _comparer: Callable[[type], Callable[[Any, Any, Any], bool]] = functools.lru_cache(maxsize=256)(_make_comparer)
 
 
-def _lists_alike(one: Any, other: Any, form: Any) -> bool:
+def _lists_alike(one: Sequence[Any], other: Sequence[Any], form: object) -> bool:
     if len(one) != len(other):
         return False
     return all(alike(a, b, _part(form, index)) for index, (a, b) in enumerate(zip(one, other, strict=True)))
 
 
-def _mappings_alike(one: Any, other: Any, form: Any) -> bool:
+def _mappings_alike(one: Mapping[Any, Any], other: Mapping[Any, Any], form: object) -> bool:
     return one.keys() == other.keys() and all(alike(one[key], other[key], _part(form, key)) for key in one)
 
 
-def _models_alike(one: Any, other: Any, form: Any) -> bool:
+def _models_alike(one: Any, other: Any, form: object) -> bool:
     if one.model_fields_set != other.model_fields_set:
         return False
     for name, field in type(one).model_fields.items():
@@ -246,7 +249,7 @@ def _models_alike(one: Any, other: Any, form: Any) -> bool:
     return alike(one.model_extra or {}, other.model_extra or {}, form)
 
 
-def _dataclasses_alike(one: Any, other: Any, form: Any) -> bool:
+def _dataclasses_alike(one: DataclassInstance, other: DataclassInstance, form: object) -> bool:
     for field in dataclasses.fields(one):
         key = _dataclass_key(one, field.name)
         if isinstance(form, dict) and key not in form and _is_made_anew(field):

@@ -238,7 +238,7 @@ async def passing_on(items: AsyncGenerator[Any, None], take: Callable[[Any], boo
 class _Taken:
     """A job that takes an item of a coroutine, which awaits the answer."""
 
-    def __init__(self, take: Callable[[Any], bool], item: Any) -> None:
+    def __init__(self, take: Callable[[Any], bool], item: object) -> None:
         self._take, self._item, self._loop = take, item, asyncio.get_running_loop()
         self.answer: asyncio.Future[bool] = self._loop.create_future()
 

@@ -48,7 +48,7 @@ def _put(found: dict[str, Tool], tools: Iterator[Tool]) -> None:
         found[one.name] = one
 
 
-def _tools_of(source: Any, agent_tool: AgentTool | None, resources: Collection[str]) -> Iterator[Tool]:
+def _tools_of(source: object, agent_tool: AgentTool | None, resources: Collection[str]) -> Iterator[Tool]:
     if source is None:
         return
     if isinstance(source, Tool):
@@ -70,7 +70,7 @@ def _tools_of(source: Any, agent_tool: AgentTool | None, resources: Collection[s
         yield from _methods(source, resources)
 
 
-def _methods(instance: Any, resources: Collection[str]) -> Iterator[Tool]:
+def _methods(instance: object, resources: Collection[str]) -> Iterator[Tool]:
     """Tools from the public annotated methods of an object, those of base classes first."""
     names: dict[str, None] = {}
     for cls in reversed(type(instance).__mro__):

@@ -7,11 +7,14 @@ import enum
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connectagent.data import File, Image
 from connectagent.errors import ToolArgumentsError, ToolNotFound, ToolRejected, raised_at
 from connectagent.tools.library_values import Entries, Items, is_picture, opened, picture_image
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 NOTHING = "(no output)"
 """What stands for an empty result: Anthropic refuses a message whose text is empty or white space."""
@@ -167,7 +170,7 @@ class _Plain:
             return self._list(value, len(value))
         return self._of_library(value)
 
-    def _of_library(self, value: Any) -> Any:
+    def _of_library(self, value: object) -> Any:
         """A value of a library that is known, or of no known type."""
         if is_picture(value):
             return _NO_IMAGE_INSIDE
@@ -180,7 +183,7 @@ class _Plain:
             return self._dict(inner.entries, inner.length)
         return self.of(inner.value)
 
-    def _fields(self, value: Any) -> dict[str, Any]:
+    def _fields(self, value: DataclassInstance) -> dict[str, Any]:
         fields = dataclasses.fields(value)
         return self._dict(((field.name, getattr(value, field.name)) for field in fields), len(fields))
 
@@ -204,7 +207,7 @@ class _Plain:
             made[name] = self._inside(value)
         return made
 
-    def _inside(self, value: Any) -> Any:
+    def _inside(self, value: object) -> Any:
         plain = self.of(value)
         if not isinstance(plain, str):
             return plain
@@ -266,7 +269,7 @@ def _has_parts(items: Sequence[Any]) -> bool:
     return any(map(_is_file, items)) or (len(items) > 0 and all(map(_is_part, items)))
 
 
-def _is_part(item: Any) -> bool:
+def _is_part(item: object) -> bool:
     if not isinstance(item, dict):
         return False
     if item.get("type") == "text":
@@ -300,7 +303,7 @@ def _is_file(value: object) -> bool:
     return isinstance(value, Image | File) or is_picture(value)
 
 
-def _file_part(file: Any) -> dict[str, Any]:
+def _file_part(file: object) -> dict[str, Any]:
     try:
         return (file if isinstance(file, Image | File) else picture_image(file)).part()
     except Exception as error:  # a file that is missing, bytes that are no picture: the model should know, and go on

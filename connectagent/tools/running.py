@@ -14,7 +14,7 @@ SETTLED = frozenset({str, int, float, bool, type(None), bytes, dict, list, tuple
 """Types of values of which `settled` makes nothing else."""
 
 
-def settled(value: Any) -> Any:
+def settled(value: object) -> Any:
     """A value in place of a coroutine or generator, which nobody could read twice."""
     if isinstance(value, types.GeneratorType | map | filter | zip):
         return list(value)
@@ -33,7 +33,7 @@ Take = Callable[[Any], bool]
 """Receives what a generator yields, in the thread that waits for it; False where the generator is to go no further."""
 
 
-def passed_on(value: Any, take: Take) -> Any:
+def passed_on(value: object, take: Take) -> Any:
     """Pass on what a generator yields, as soon as it does; what it returned. Any other value as `settled` has it.
 
     A generator that goes no further, or in whose stead an error is raised, is closed: its `finally` runs.

@@ -38,7 +38,7 @@ def check_name(name: object, where: str) -> None:
     )
 
 
-def given_schema(parameters: Any, name: str) -> dict[str, Any]:
+def given_schema(parameters: object, name: str) -> dict[str, Any]:
     """A schema that somebody else wrote, checked, and completed so that both wires take it.
 
     Raises:
@@ -89,7 +89,7 @@ class _Copier:
     name: str
     titles: bool
 
-    def copy(self, schema: Any, where: str) -> dict[str, Any]:
+    def copy(self, schema: object, where: str) -> dict[str, Any]:
         if isinstance(schema, bool):
             return {} if schema else {"not": {}}
         if not isinstance(schema, dict):
@@ -124,7 +124,7 @@ class _Copier:
             else:
                 yield key, value
 
-    def _check_type(self, given: Any, where: str) -> None:
+    def _check_type(self, given: object, where: str) -> None:
         for one in given if isinstance(given, list) else [given]:
             if one in _JSON_TYPES:
                 continue
@@ -145,7 +145,7 @@ def _complete_array(schema: dict[str, Any]) -> None:
     schema["items"] = {"anyOf": each} if len(each) > 1 else each[0] if each else {}
 
 
-def target(root: dict[str, Any], ref: Any) -> Any:
+def target(root: dict[str, Any], ref: object) -> Any:
     """What a local reference leads to, or None."""
     if not isinstance(ref, str) or not ref.startswith("#"):
         return None
@@ -159,12 +159,14 @@ def _bad(name: str, where: str, what: str) -> typing.NoReturn:
     raise ToolDefinitionError(f"tool {name!r}: {where} {what}.")
 
 
-def check_timeout(timeout_s: Any, where: str) -> None:
+def check_timeout(timeout_s: object, where: str) -> None:
     """Refuse what is no time limit.
 
     Raises:
         ToolDefinitionError: it is neither None nor a positive number of seconds.
     """
-    if timeout_s is None or (type(timeout_s) in (int, float) and 0 < timeout_s < float("inf")):
+    if timeout_s is None:
+        return
+    if isinstance(timeout_s, (int, float)) and type(timeout_s) is not bool and 0 < timeout_s < float("inf"):
         return
     raise ToolDefinitionError(f"{where}: timeout_s is a positive number of seconds, or None, not {timeout_s!r}.")

@@ -58,7 +58,7 @@ _BOUNDS: dict[str, Callable[[Any], Shape]] = {
 }
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: object) -> bool:
     """Whether a value is text that UTF-8 can hold: a half of a surrogate pair is not."""
     if type(value) is not str:
         return False
@@ -75,7 +75,7 @@ def _is_utf8() -> Callable[[str], bool]:
 _TEXT = frozenset((str,))
 
 
-def _are_texts(value: Any) -> bool:
+def _are_texts(value: object) -> bool:
     """Whether a list has texts only."""
     if type(value) is not list or not _TEXT.issuperset(map(type, value)):
         return False
@@ -179,7 +179,7 @@ def _date(schema: dict[str, Any], deep: int) -> Shape | None:
         return None
     from datetime import date
 
-    def is_date(value: Any) -> bool:
+    def is_date(value: object) -> bool:
         if type(value) is not str:
             return False
         try:
@@ -196,7 +196,7 @@ def _tuple(schema: dict[str, Any], deep: int) -> Shape | None:
     if len(known) < len(shapes) or not _has_only(schema, "items_schema"):
         return None
 
-    def fits(value: Any) -> bool:
+    def fits(value: object) -> bool:
         if type(value) is not list or len(value) != len(known):
             return False
         return all(shape(item) for shape, item in zip(known, value, strict=True))
@@ -249,7 +249,7 @@ def _object(fields: dict[str, Any], required: set[str], owner: dict[str, Any], d
     if not _HARMLESS.issuperset(owner.get("config") or ()):
         return None
 
-    def fits(value: Any) -> bool:
+    def fits(value: object) -> bool:
         if type(value) is not dict:
             return False
         for key, item in value.items():
@@ -283,7 +283,7 @@ _MAKERS: dict[str, Callable[[dict[str, Any], int], Shape | None]] = {
 }
 
 
-def kinds_in(schema: Any) -> set[str]:
+def kinds_in(schema: object) -> set[str]:
     """The kinds of types that a core schema mentions anywhere."""
     found: set[str] = set()
     ahead, seen = [schema], set[int]()

@@ -11,13 +11,16 @@ import typing
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from connectagent.errors import ToolDefinitionError
 from connectagent.tools.arguments import Check, as_json, signature_check
 from connectagent.tools.docstring import call_method, docstring
 from connectagent.tools.schema import check_name, check_timeout, wire_schema
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,7 +102,7 @@ def tool(
     return mark if function is None else mark(function)
 
 
-def options_of(function: Any) -> ToolOptions | None:
+def options_of(function: object) -> ToolOptions | None:
     """What `@tool` said of a function, through partials too."""
     options = getattr(function, OPTIONS, None)
     while options is None and isinstance(function, functools.partial):
@@ -108,7 +111,7 @@ def options_of(function: Any) -> ToolOptions | None:
     return options if isinstance(options, ToolOptions) else None  # a mock has every attribute
 
 
-def function_name(function: Any) -> str:
+def function_name(function: object) -> str:
     """The name of a tool that was given none: the function's, or the class's of a callable object."""
     while isinstance(function, functools.partial) and not hasattr(function, "__name__"):
         function = function.func
@@ -179,7 +182,7 @@ def interface(function: Callable[..., Any], name: str, resources: Collection[str
     return made
 
 
-def plain_function(function: Any) -> Any:
+def plain_function(function: object) -> Any:
     """The function behind methods, partials, decorators and callable objects: it has the code and the names."""
     while True:
         if isinstance(function, functools.partial):
@@ -194,7 +197,7 @@ def plain_function(function: Any) -> Any:
             return function
 
 
-def origin(function: Any) -> str:
+def origin(function: object) -> str:
     """Where a function is defined, as `file:line`; without a file, what is known of it."""
     code = getattr(plain_function(function), "__code__", None)
     if code is None:
@@ -274,7 +277,7 @@ class _Fields:
             self.defaults[parameter.name] = default
         self.annotations[parameter.name] = annotation
 
-    def _from_field(self, name: str, annotation: Any, field: Any) -> Any:
+    def _from_field(self, name: str, annotation: Any, field: FieldInfo) -> Any:
         if field.is_required():
             self.required.add(name)
         else:
@@ -325,7 +328,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
         ) from error
 
 
-def local_names(function: Any) -> dict[str, Any]:
+def local_names(function: Callable[..., Any]) -> dict[str, Any]:
     """What the annotations of a nested function may mean: names of the functions about it that run right now."""
     parents = getattr(function, "__qualname__", "").split(".<locals>.")[:-1]
     if not parents:
@@ -385,7 +388,7 @@ def _current_typeddict(old: Any) -> Any:
     return made
 
 
-def _describe_default(schema: dict[str, Any], default: Any) -> None:
+def _describe_default(schema: dict[str, Any], default: object) -> None:
     """Tell the model a default, if it is short and can be written in JSON."""
     import json
 

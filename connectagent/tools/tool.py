@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from connectagent.errors import Pause, ToolDefinitionError, cut
 from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
@@ -26,6 +26,19 @@ from connectagent.tools.signature import (
 )
 
 _DESCRIPTION_LENGTH = 1_024  # OpenAI refuses more
+
+
+class Resources(Protocol):
+    """The resources of an agent."""
+
+    def give(self, names: Iterable[str], taker: str) -> dict[str, Any]: ...
+
+
+class ResourceUser(Protocol):
+    """The agent that runs a tool, as far as the tool needs it."""
+
+    @property
+    def resources(self) -> Resources: ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -149,7 +162,7 @@ class Tool:
             self._refuse(arguments)
         return self._check.canonical(self.name, arguments)
 
-    def bind(self, arguments: dict[str, Any], agent: Any = None) -> dict[str, Any]:
+    def bind(self, arguments: dict[str, Any], agent: ResourceUser | None = None) -> dict[str, Any]:
         """The keyword arguments of the call, read from the canonical form of the model's arguments.
 
         Args:
@@ -165,6 +178,8 @@ class Tool:
         if self.takes_agent:
             values["agent"] = agent
         if self.resources:
+            if agent is None:
+                raise TypeError(f"tool {self.name!r} takes resources, which only an agent has")
             values |= agent.resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
         return values
 
@@ -192,7 +207,7 @@ class Tool:
                 raise was_cancelled(STOPS.get()) from error
             raise
 
-    def _settled(self, value: Any) -> Any:
+    def _settled(self, value: object) -> Any:
         """What the function returned, run to its end."""
         return settled(value)
 

@@ -11,12 +11,19 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 _DEAF = sys.platform == "win32" and sys.version_info < (3, 14)
 _STEP_S = 0.1 if _DEAF else 1.0  # after each step, Python looks for Ctrl-C
 
 Value = TypeVar("Value")
+
+
+class Lock(Protocol):
+    """A lock of `threading`."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
 
 
 def hearing(wait: Callable[[float | None], Value], timeout_s: float | None = None) -> Value:
@@ -60,12 +67,12 @@ def end_of(thread: threading.Thread) -> None:
     hearing(ended)
 
 
-def take(lock: Any, timeout_s: float | None = None) -> bool:
+def take(lock: Lock, timeout_s: float | None = None) -> bool:
     """Take a lock; whether it could be taken in this time."""
     return hearing(lambda step_s: bool(lock.acquire(timeout=-1 if step_s is None else step_s)), timeout_s)
 
 
-def holding(lock: Any) -> Any:
+def holding(lock: Lock) -> Any:
     """What `with` takes to hold a lock under which code of others runs; `with lock:` is for what takes a moment."""
     return _Held(lock) if _DEAF else lock
 
@@ -73,7 +80,7 @@ def holding(lock: Any) -> Any:
 class _Held:
     """A lock that is waited for in steps."""
 
-    def __init__(self, lock: Any) -> None:
+    def __init__(self, lock: Lock) -> None:
         self._lock = lock
 
     def __enter__(self) -> None:

@@ -138,7 +138,7 @@ def test_an_installed_plugin_brings_commands_and_a_broken_one_costs_only_its_own
     path = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
     greeted = co(tmp_path, "greet", **path)
     assert (greeted.returncode, greeted.stdout) == (0, "hello\n")
-    assert "plugin 'broken' brings no commands" in greeted.stderr
+    assert greeted.stderr == ""
     assert "Watch an agent" in co(tmp_path, "demo", "--help", **path).stdout
 
 

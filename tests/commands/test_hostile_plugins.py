@@ -27,6 +27,16 @@ def bring(cli):
     import click
     cli.add_command(click.Command("hello", callback=lambda: click.echo("hello")))
 """
+SUBCOMMAND = """
+from connectagent import register_commands
+
+@register_commands
+def bring(cli):
+    import click
+    cli.add_command(click.Command("shout", callback=lambda: click.echo("HELLO")))
+    cli.add_command(click.Command("loudest", callback=lambda: click.echo("loud")), "log loudest")
+    cli.add_command(click.Command("log", callback=lambda: click.echo("not this one")))
+"""
 # What each does when it is imported, and what the doctor says of it.
 IMPORTED = {
     "stops": ("class Stop(BaseException):\n    pass\nraise Stop('no more')", "Stop: no more"),
@@ -74,6 +84,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install(made, "good", GOOD)
     install(made, "greets", COMMAND, more="[connectagent.commands]\nhello = greets_plugin\n")
     install(made, "kills", IMPORTED["crashes"][0], more="[connectagent.commands]\nboom = kills_plugin\n")
+    lines = "shout: Print it in capitals; twice.", "log loudest: The loudest answer."
+    group = "".join(f"{line} = shouts_plugin\n" for line in lines)
+    install(made, "shouts", SUBCOMMAND, more=f"[connectagent.commands.records]\n{group}")
+    group = "[connectagent.commands.loud_things]\nfall: Fall. = falls_plugin\n"
+    install(made, "falls", "raise OSError('no disk')", more=group)
     for name, (text, _) in IMPORTED.items():
         install(made, name, text)
     for name, (files, _) in DECLARED.items():
@@ -81,13 +96,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def co(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def co(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     for path in folder.glob("*.imported"):
         path.unlink()
+    path = f"{ROOT}{os.pathsep}{folder}"
     return forked.run(
         "-P", "-m", "connectagent", *arguments,
         cwd=folder.parent,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "HOME": str(folder.parent)},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(folder.parent), **variables},
         timeout=120,
     )
 
@@ -128,6 +144,47 @@ def test_help_tells_the_commands_that_are_declared(folder: Path) -> None:
     assert imported(folder) == {"greets"}
 
 
+def test_help_tells_the_lines_of_commands_in_the_sections_that_distributions_name(folder: Path) -> None:
+    told = co(folder, "--help").stdout
+    records = told.partition("\nRecords:\n")[2].partition("\n\n")[0].splitlines()
+    assert records[-1].split(maxsplit=1) == ["shout", "Print it in capitals; twice."]
+    assert told.partition("\nLoud things:\n")[2].split("\n")[0].split() == ["fall", "Fall."]
+    assert "loudest" not in told
+    assert co(folder, "log", "--help").stdout.splitlines()[-1].split(maxsplit=1) == ["loudest", "The loudest answer."]
+    assert imported(folder) == set()
+
+
+def test_a_plugin_adds_commands_to_groups_and_replaces_none(folder: Path) -> None:
+    assert co(folder, "shout").stdout == "HELLO\n"
+    assert co(folder, "log", "loudest").stdout == "loud\n"
+    assert imported(folder) == {"shouts"}
+    assert "no command 'loudest'. Did you mean 'connectagent log loudest'?" in co(folder, "loudest").stderr
+    assert "not this one" not in co(folder, "log", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("chta", "chat"), ("hlelo", "hello"), ("log loudst", "loudest"), ("plugins tset", "test")]
+)
+def test_a_mistyped_command_imports_no_plugin(typed: str, meant: str, folder: Path) -> None:
+    done = co(folder, *typed.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: no command {typed.split()[-1]!r}. Did you mean {meant!r}?")
+    assert imported(folder) == set() and "disk" not in done.stderr
+
+
+def test_a_plugin_that_cannot_be_imported_is_named_where_its_command_is_asked_for(folder: Path) -> None:
+    done = co(folder, "fall")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "plugin 'falls' (connectagent-falls 1.0) cannot be loaded: OSError: no disk" in done.stderr
+
+
+def test_completion_lists_commands_of_plugins_without_importing_them(folder: Path) -> None:
+    variables = {"_CONNECTAGENT_COMPLETE": "bash_complete", "COMP_WORDS": "connectagent log lo", "COMP_CWORD": "2"}
+    done = co(folder, **variables)
+    assert done.stdout == "plain,loudest\n"
+    assert imported(folder) == set()
+
+
 def test_the_list_tells_what_is_wrong_with_the_files(folder: Path) -> None:
     rows = {row["name"]: row for row in json.loads(co(folder, "plugins", "list", "--json").stdout)}
     assert {"good", "greets", "kills", *IMPORTED, *DECLARED} <= set(rows)
@@ -149,8 +206,8 @@ def test_the_doctor_tells_what_becomes_of_each(folder: Path) -> None:
         assert "): broken | " in found[name] and told in found[name], found[name]
     assert "\x1b" not in done.stdout
     last = done.stdout.splitlines()[-1]
-    broken = len(IMPORTED) + len(DECLARED) + 1
-    assert last.startswith(f"not well: {broken + 2} plugins, {broken} broken: ")
+    broken = len(IMPORTED) + len(DECLARED) + 2  # kills, falls
+    assert last.startswith(f"not well: {broken + 3} plugins, {broken} broken: ")
 
 
 @pytest.mark.posix("has no groups of processes: what a killed command has started goes on")
@@ -214,4 +271,4 @@ def test_an_unknown_command_beside_a_plugin_that_raises_anything(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["nothing"]) == 2
     told = capsys.readouterr().err
-    assert "plugin 'stops' brings no commands" in told and "no command 'nothing'" in told
+    assert "no command 'nothing'" in told and "stops" not in told

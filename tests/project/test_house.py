@@ -23,7 +23,8 @@ PLUGINS = sorted(path.parent for path in PACKAGE.parent.glob("plugins/*/connecta
 # The floors, from the ground up: a room imports only from rooms below it, also for types and inside functions.
 FLOORS = [
     ["stop_reasons", "lazy"],
-    ["errors", "data", "frame"],
+    ["data"],
+    ["errors", "frame"],
     ["session", "tools", "settings"],
     ["hooks", "output"],
     ["records", "models"],

@@ -94,7 +94,7 @@ MISTAKES = [
     typed("a command of log without it", "show last", "no command 'show'", "Did you mean 'connectagent log show'?"),
     typed("a command of plugins without it", "doctor", "no command", "Did you mean 'connectagent plugins doctor'?"),
     typed("a script in place of a command", "agent.py hi", "no command", "Did you mean 'connectagent run agent.py'?"),
-    typed("a command of a plugin that is not installed", "serve x.py", "The plugin 'serve' is not installed",
+    typed("a command of a plugin that is not installed", "serve x.py", "connectagent-serve, which is not installed",
           "pip install ./plugins/connectagent-serve"),
     typed("a mistyped command of log", "log shwo", "no command 'shwo'", "Did you mean 'show'?"),
     typed("a mistyped command of plugins", "plugins instal x", "no command", "Did you mean 'install'?"),

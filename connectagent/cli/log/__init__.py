@@ -10,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from connectagent.commands.usage import Group
+from connectagent.cli.plugin_commands import OpenGroup
 
 _COMMANDS = {
     "list": "listing",
@@ -26,16 +26,18 @@ _COMMANDS = {
 }
 
 
-class _Group(Group):
+class _Group(OpenGroup):
     """Loads each command from its module when it is needed."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    path = "log "
+
+    def own_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+    def own_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"connectagent.cli.log.{_COMMANDS[cmd_name]}").command
+        command: click.Command = import_module(f"connectagent.cli.log.{_COMMANDS[name]}").command
         return command
 
 

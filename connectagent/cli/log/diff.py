@@ -133,7 +133,7 @@ def _step(place: str, entry: dict[str, Any]) -> _Step:
     return _Step(f"{place}, {kind}", kind, values | _same_each_time(rest))
 
 
-def _same_each_time(value: Any) -> Any:
+def _same_each_time(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _same_each_time(item) for key, item in value.items() if key not in _OTHER_EACH_TIME}
     return [_same_each_time(item) for item in value] if isinstance(value, list) else value

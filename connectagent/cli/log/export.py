@@ -78,12 +78,12 @@ def _entry_lines(entry: dict[str, Any], agent: str) -> Iterator[str]:
             yield from ("", _fenced(value))
 
 
-def _one(value: Any) -> str:
+def _one(value: object) -> str:
     """A value on one line, with Markdown and HTML escaped."""
     return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(str(value).split()))
 
 
-def _fenced(value: Any) -> str:
+def _fenced(value: object) -> str:
     """A value as a block; its fence is longer than any in it."""
     text = data_text(value, 2)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))

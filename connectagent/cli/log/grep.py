@@ -71,7 +71,7 @@ def _place(line: dict[str, Any], root: str) -> str:
     return f"{visible(name, 60)}:{kind}" if turns_of(line) else kind
 
 
-def _lines(value: Any, key: str = "") -> Iterator[str]:
+def _lines(value: object, key: str = "") -> Iterator[str]:
     if isinstance(value, str):
         yield from value.splitlines()
     elif isinstance(value, dict):

@@ -14,7 +14,7 @@ PLACES = ("type", "by", "timestamp", "at", "author", "branch")
 _OWN = re.compile(r"(\d+)/(?:c\d+/tool\d+|model\d+)")  # a model call or a tool call of a turn, and its iteration
 
 
-def kind_of(entry: Any) -> Any:
+def kind_of(entry: object) -> Any:
     """The type of an entry; None of what is no entry."""
     return entry.get("type") if isinstance(entry, dict) else None
 

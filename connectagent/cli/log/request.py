@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
 from connectagent.commands.tables import echo_json, json_option, record_argument, terminal
 from connectagent.commands.usage import WholeNumber
+from connectagent.data import Message
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, many
 from connectagent.output.text import actor, visible
@@ -86,7 +86,7 @@ def _message(sent: SentMessage, full: bool) -> Iterator[Row]:
         yield Row(4, ((f"was: {_text(sent.before, full)}", "dim"),), wrap=True)
 
 
-def _text(message: Any, full: bool) -> str:
+def _text(message: Message, full: bool) -> str:
     """A message as text: what was said, and the calls that were asked for."""
     content = message.get("content")
     text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else ""

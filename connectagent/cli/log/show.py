@@ -91,7 +91,7 @@ def _given(data: dict[str, Any], full: bool) -> Iterator[Node]:
         yield Node(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),))
 
 
-def _plugin(name: str, version: Any, sources: Any) -> str:
+def _plugin(name: str, version: object, sources: object) -> str:
     """A plugin with its version, or the beginning of its source's hash, and its options."""
     source = sources.get(name) if isinstance(sources, dict) else None
     source = source if isinstance(source, dict) else {}
@@ -140,7 +140,7 @@ def _entries(trace: list[Any], full: bool, inside: Inside, place: str) -> Iterat
     yield from _iteration(iteration, below, full, inside)
 
 
-def _iteration(iteration: Any, entries: list[Any], full: bool, inside: Inside) -> Iterator[Node]:
+def _iteration(iteration: object, entries: list[Any], full: bool, inside: Inside) -> Iterator[Node]:
     nodes = (_entry(entry, full, inside) for entry in entries)
     if iteration is None:
         yield from nodes
@@ -148,7 +148,7 @@ def _iteration(iteration: Any, entries: list[Any], full: bool, inside: Inside) -
         yield Node(((f"iteration {iteration}", "dim"),), nodes)
 
 
-def _entry(entry: Any, full: bool, inside: Inside) -> Node:
+def _entry(entry: dict[str, Any], full: bool, inside: Inside) -> Node:
     first, *more = _rows(entry, inside.is_running)
     below = chain((Node(_row(row, full)) for row in more), _details(entry, full))
     if kind_of(entry) == "agent_turn":
@@ -164,7 +164,7 @@ def _of_agent(asked: dict[str, Any], full: bool, inside: Inside) -> Iterator[Nod
     return _entries(with_retries(inside.of(asked)), full, inside, str(asked.get("id")))
 
 
-def _details(entry: Any, full: bool) -> Iterator[Node]:
+def _details(entry: dict[str, Any], full: bool) -> Iterator[Node]:
     """Who wrote an entry, and with `full` its keys."""
     if not isinstance(entry, dict):
         return
@@ -176,13 +176,13 @@ def _details(entry: Any, full: bool) -> Iterator[Node]:
             yield Node(((f"{key}: {_lines(value)}", "dim"),), is_whole=True)
 
 
-def _lines(value: Any) -> str:
+def _lines(value: object) -> str:
     """A value on several lines; a long one on one line, which takes a fraction of the time."""
     text = data_text(value)
     return text if isinstance(value, str) or len(text) > _LONG_VALUE else data_text(value, 2)
 
 
-def _rows(entry: Any, is_running: bool) -> list[Row]:
+def _rows(entry: dict[str, Any], is_running: bool) -> list[Row]:
     kind, glyphs = kind_of(entry), terminal().glyphs
     if kind == "began":
         call = call_text(entry["tool_name"], entry.get("arguments")) if "tool_name" in entry else "the model call"
@@ -223,7 +223,6 @@ def _row(row: Row, full: bool) -> Parts:
     return (*((_cut(text, full), style) for text, style in row.parts), *right)
 
 
-def _cut(value: Any, full: bool) -> str:
+def _cut(value: object, full: bool) -> str:
     text = data_text(value)
     return text if full or len(text) <= _MOST else f"{text[:_MOST]}... ({len(text) - _MOST} more characters)"
-

@@ -42,7 +42,7 @@ class _Sums:
     spent: Spent = field(default_factory=Spent)
     times_ms: list[float] = field(default_factory=list)
 
-    def took(self, ms: Any) -> None:
+    def took(self, ms: object) -> None:
         ms = number_of(ms)
         if ms is not None:
             self.times_ms.append(ms)

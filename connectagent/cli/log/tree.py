@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from connectagent.output.rows import ASCII
 from connectagent.output.terminal import Terminal
 from connectagent.output.text import clean, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
 
 _LEAST = 8  # cells of a label's line
 _WORD = re.compile(r"\s*\S+\s*")
@@ -124,7 +127,7 @@ class _Label(NamedTuple):
     first: str
     ahead: str
 
-    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         from rich.text import Text
 
         before = self.first

@@ -93,7 +93,7 @@ class Mask:
         """What takes the place of an exact value."""
         return f"[masked: {self._names[match[0]]}]"
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         """A value without secrets: the same object, if there are none in it; what it is made of is never changed.
 
         Where something is masked, what is not data becomes text, and a mark stands for what contains itself.
@@ -137,7 +137,7 @@ class Mask:
         masked = "" if value % 1 else self.text(str(int(value)))
         return masked if masked.startswith("[masked") else value
 
-    def _container(self, value: Any, above: tuple[int, ...]) -> Any:
+    def _container(self, value: object, above: tuple[int, ...]) -> Any:
         fields = getattr(value, "__dataclass_fields__", None)
         if fields is not None and not isinstance(value, type):
             items: Any = {name: getattr(value, name, None) for name in fields}
@@ -155,14 +155,14 @@ class Mask:
         same = all(k is key and v is item for (k, v), (key, item) in zip(pairs, items.items(), strict=True))
         return value if same else dict(pairs)
 
-    def _key(self, key: Any) -> Any:
+    def _key(self, key: object) -> Any:
         if type(key) is str or key is None or isinstance(key, (bool, int, float)):
             return self.text(key) if type(key) is str else key
         plain = _as_text(key)
         text = self.text(plain)
         return key if text == plain else text
 
-    def _field(self, key: Any, item: Any, above: tuple[int, ...]) -> Any:
+    def _field(self, key: object, item: object, above: tuple[int, ...]) -> Any:
         empty = isinstance(item, str) and not item  # not `== ""`: an array compares item by item
         nothing = item is None or empty or item is True or _is_schema(item)
         if type(key) is str and names_secret(key, self.own) and not nothing:
@@ -174,12 +174,12 @@ class Mask:
 _TYPES = ("string", "integer", "number", "boolean", "object", "array")
 
 
-def _is_schema(value: Any) -> bool:
+def _is_schema(value: object) -> bool:
     """Whether a value describes a parameter of a tool, and is none: `{"type": "string", "description": "..."}`."""
     return type(value) is dict and value.get("type") in _TYPES and value.keys() <= {"type", "title", "description"}
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     """An object as the record has it."""
     try:
         return str(value) if isinstance(value, (str, os.PathLike)) else repr(value)
@@ -201,7 +201,7 @@ def current() -> Mask:
     return mask
 
 
-def mask(value: Any) -> Any:
+def mask(value: object) -> Any:
     """A value without secrets, as connectagent masks what it writes and shows; for exporters.
 
     Args:
