@@ -10,7 +10,7 @@ import forked
 import pytest
 import yaml
 
-from connectagent.cli.demo import MOST_FILES, count_lines, list_files
+from connectagent.commands.demo_agent import MOST_FILES, count_lines, list_files
 from connectagent.hooks.specs import EVENTS
 
 ROOT = Path(__file__).parents[2]
